@@ -1,0 +1,373 @@
+"""Decode: the records of a run become its batches, by jobs that workers do.
+
+Three ways, by what is known. A small batch is one part of a job and comes back whole. A large batch whose samples have
+a known layout is cut into parts that write their rows into the batch's place. A large batch of unknown make comes back
+as packed samples, from which one more job makes the batch; what is learnt on the way makes the next one a batch of
+rows. A batch in which a sample does not fit is done again the third way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import anyio
+
+from .._workers.layout import align, descriptor, texts
+from .._workers.space import Span
+from .._workers.task import TABLE, Answer, Collate, Decode, Failure, Job, Outcome, Segment
+from ..errors import AioloadError, SampleError, ShardError
+from .deliver import Made
+
+if TYPE_CHECKING:
+    from .._workers.pool import Runner
+    from ..stats import Counters
+    from .memory import Lease, Memory
+    from .plan import Run
+    from .sizes import Sizes
+
+__all__ = ["Decoder"]
+
+Put = Callable[[int, "Made | AioloadError"], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Rows `first` to `first + rows` of one batch, and where the table of these records lies."""
+
+    step: int
+    first: int
+    rows: int
+    batch_rows: int
+    table: Span
+    raw_bytes: int
+
+    def segment(self, place: Span) -> Segment:
+        """Return the segment whose outcome is packed into a place."""
+        return Segment(self.step, self.first, self.rows, self.batch_rows, place)
+
+
+class Decoder:
+    """Makes batches of runs.
+
+    Args:
+        runner: who does the jobs.
+        memory: where outcomes go.
+        sizes: what is known about them.
+        shards: names of the shards, for errors.
+        stacks: whether batches are stacked by the default collate, so that rows can have their place beforehand.
+        counters: told of the workers' time.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        memory: Memory,
+        sizes: Sizes,
+        shards: Sequence[str],
+        *,
+        stacks: bool,
+        counters: Counters,
+    ) -> None:
+        self._runner = runner
+        self._memory = memory
+        self._sizes = sizes
+        self._shards = shards
+        self._stacks = stacks
+        self._counters = counters
+
+    async def make(
+        self, run: Run, raw: Lease, table: int, epoch: int, steps: Sequence[int], put: Put
+    ) -> None:
+        """Make the batches of a run and put each, or its error, when it is there.
+
+        Args:
+            run: what to make.
+            raw: where its records lie, and its table.
+            table: where in the arena the run's `TABLE` begins, with arena places.
+            epoch: for the randomness.
+            steps: those of the run's steps that are to be made.
+            put: called once for each of the steps.
+        """
+        walk = _Walk(self, run, raw, table, epoch, put)
+        count = 1 if len(run.rows) > 1 else self._sizes.parts(run.rows[0])
+        if count > 1:
+            await walk.make_split(list(walk.parts(steps[0], count)))
+            return
+        for neighbours in _neighbours(steps):
+            await walk.make_whole([part for step in neighbours for part in walk.parts(step, 1)])
+
+
+class _Walk:
+    """One run on its way through the workers."""
+
+    def __init__(self, decoder: Decoder, run: Run, raw: Lease, table: int, epoch: int, put: Put) -> None:
+        self._runner = decoder._runner
+        self._memory = decoder._memory
+        self._sizes = decoder._sizes
+        self._shards = decoder._shards
+        self._stacks = decoder._stacks
+        self._counters = decoder._counters
+        self._run = run
+        self._raw = raw
+        self._table = table
+        self._epoch = epoch
+        self._put = put
+
+    def parts(self, step: int, count: int) -> Iterator[_Part]:
+        """Cut a batch into `count` parts of nearly equal length."""
+        rows = self._run.rows[step - self._run.first_step]
+        begin = sum(self._run.rows[: step - self._run.first_step])
+        sizes = self._run.table["stop"] - self._run.table["start"]
+        for number in range(count):
+            first, stop = rows * number // count, rows * (number + 1) // count
+            raw_bytes = int(sizes[begin + first : begin + stop].sum())
+            start = self._table + TABLE.itemsize * (begin + first)
+            table = Span(start, start + TABLE.itemsize * (stop - first))
+            yield _Part(step, first, stop - first, rows, table, raw_bytes)
+
+    # whole batches, one job
+
+    async def make_whole(self, parts: list[_Part]) -> None:
+        """Make batches that are each one part of one job."""
+        layout = self._sizes.layout
+        if layout is None:
+            async with anyio.create_task_group() as group:
+                for part in parts:
+                    group.start_soon(self._make_packed, part)
+            return
+
+        with contextlib.ExitStack() as stack:
+            batches = [await self._lease(stack, layout.starts(part.rows)[-1]) for part in parts]
+            places = [await self._lease(stack, self._sizes.text_room(part.rows, part.raw_bytes)) for part in parts]
+            segments = tuple(
+                Segment(part.step, 0, part.rows, part.rows, place.span, layout, batch.span)
+                for part, place, batch in zip(parts, places, batches, strict=True)
+            )
+            table = Span(parts[0].table.start, parts[-1].table.stop)
+            answer = await self._do(Decode(self._epoch, table, segments), [*batches, *places])
+
+            again = []
+            for part, batch, place, outcome in zip(parts, batches, places, answer.outcomes, strict=True):
+                if outcome.failure is not None:
+                    self._put(part.step, self._error(outcome.failure, part.step))
+                elif outcome.misfit or outcome.need:
+                    again.append((part, outcome))
+                else:
+                    lists = self._texts(part, place, outcome)
+                    made = Made(part.step, part.rows, batch.keep(), len(batch), None, layout, lists)
+                    self._put(part.step, made)
+        for part, outcome in again:
+            await self._again(part, outcome)
+
+    async def _again(self, part: _Part, outcome: Outcome) -> None:
+        """Make a batch whose first try did not fit."""
+        if outcome.misfit:
+            self._sizes.misfit()
+        else:
+            self._sizes.texts(part.rows, outcome.need)
+        await self._make_packed(part)
+
+    async def _make_packed(self, part: _Part) -> None:
+        """Make one whole batch that describes itself."""
+        outcome, lease = await self._packed(part)
+        if outcome.failure is not None:
+            self._put(part.step, self._error(outcome.failure, part.step))
+        else:
+            self._put(part.step, self._made_packed(part, outcome, lease))
+
+    # large batches, several jobs
+
+    async def make_split(self, parts: list[_Part]) -> None:
+        """Make one batch of several parts."""
+        step, rows = parts[0].step, parts[0].batch_rows
+        result = await self._make_rows(parts) if self._sizes.layout is not None else None
+        if result is None:
+            result = await self._make_collated(parts, rows)
+        self._put(step, result)
+
+    async def _make_rows(self, parts: list[_Part]) -> Made | AioloadError | None:
+        """Make a batch whose rows have their places; None if a sample does not fit."""
+        layout = self._sizes.layout
+        assert layout is not None
+        with contextlib.ExitStack() as stack:
+            batch = await self._lease(stack, layout.starts(parts[0].batch_rows)[-1])
+            places = [await self._lease(stack, self._sizes.text_room(part.rows, part.raw_bytes)) for part in parts]
+            outcomes: dict[int, Outcome] = {}
+
+            async def fill(number: int, part: _Part, place: Lease) -> None:
+                segment = Segment(part.step, part.first, part.rows, part.batch_rows, place.span, layout, batch.span)
+                answer = await self._do(Decode(self._epoch, part.table, (segment,)), [batch, place])
+                outcomes[number] = answer.outcomes[0]
+
+            async with anyio.create_task_group() as group:
+                for number, (part, place) in enumerate(zip(parts, places, strict=True)):
+                    group.start_soon(fill, number, part, place)
+
+            ordered = [outcomes[number] for number in range(len(parts))]
+            failed = self._first_failure(ordered, parts[0].step)
+            if failed is not None:
+                return failed
+            if any(outcome.misfit for outcome in ordered):
+                self._sizes.misfit()
+                return None
+            needs = [(part.rows, outcome.need) for part, outcome in zip(parts, ordered, strict=True) if outcome.need]
+            if needs:
+                for records, need in needs:
+                    self._sizes.texts(records, need)
+                return None
+            lists = [self._texts(*one) for one in zip(parts, places, ordered, strict=True)]
+            merged = tuple([text for part in column for text in part] for column in zip(*lists, strict=True))
+            return Made(parts[0].step, parts[0].batch_rows, batch.keep(), len(batch), None, layout, merged)
+
+    async def _make_collated(self, parts: list[_Part], rows: int) -> Made | AioloadError:
+        """Make a batch of samples that are packed part by part."""
+        done: dict[int, tuple[Outcome, Lease]] = {}
+
+        async def fill(number: int, part: _Part) -> None:
+            done[number] = await self._packed(part)
+
+        try:
+            async with anyio.create_task_group() as group:
+                for number, part in enumerate(parts):
+                    group.start_soon(fill, number, part)
+            ordered = [done[number] for number in range(len(parts))]
+            failed = self._first_failure([outcome for outcome, _ in ordered], parts[0].step)
+            if failed is not None:
+                return failed
+            return await self._collate(parts, rows, ordered)
+        finally:
+            for _, lease in done.values():
+                lease.release()
+
+    async def _collate(
+        self, parts: list[_Part], rows: int, packed: list[tuple[Outcome, Lease]]
+    ) -> Made | AioloadError:
+        step, table = parts[0].step, Span(parts[0].table.start, parts[-1].table.stop)
+        sources = [(lease.span, outcome.descriptor) for outcome, lease in packed if outcome.descriptor is not None]
+        size = align(sum(outcome.used for outcome, _ in packed) + (1 << 12))
+        while True:
+            with contextlib.ExitStack() as stack:
+                lease = await self._lease(stack, size)
+                job = Collate(step, tuple(sources), lease.span, table)
+                outcome = (await self._do(job, [lease, *(lease for _, lease in packed)])).outcomes[0]
+                if outcome.failure is not None:
+                    return self._error(outcome.failure, step)
+                if not outcome.need:
+                    whole = _Part(step, 0, rows, rows, table, 0)
+                    return self._made_packed(whole, outcome, lease.keep())
+            size = outcome.need
+
+    # what both have in common
+
+    async def _packed(self, part: _Part) -> tuple[Outcome, Lease]:
+        """Have one part packed, in as much room as it turns out to need; the lease is the caller's."""
+        size = min(self._sizes.room(part.rows, part.raw_bytes), self._memory.limit // 8)
+        while True:
+            lease = await self._memory.lease(size, self._run.order)
+            try:
+                job = Decode(self._epoch, part.table, (part.segment(lease.span),), learn=self._learning)
+                outcome = (await self._do(job, [lease])).outcomes[0]
+            except BaseException:
+                lease.release()
+                raise
+            if not outcome.need:
+                self._note(part, outcome, lease)
+                return outcome, lease
+            lease.release()
+            size = outcome.need
+            self._counters.add(jobs_again=1)
+
+    @property
+    def _learning(self) -> bool:
+        return self._stacks and self._sizes.learning
+
+    def _note(self, part: _Part, outcome: Outcome, lease: Lease) -> None:
+        """Learn from a packed outcome, and take back the room it did not need."""
+        if outcome.failure is None:
+            self._sizes.outcome(part.rows, outcome.used)
+            self._memory.trim(lease, outcome.used)
+        if outcome.layout is not None:
+            self._sizes.learn(outcome.layout)
+
+    async def _do(self, job: Job, leases: list[Lease]) -> Answer:
+        """Have a job done; what it touches stays leased until it has ended, even if nobody waits any more."""
+        kept = [lease.keep() for lease in (*leases, self._raw)]
+
+        def done() -> None:
+            for lease in kept:
+                lease.release()
+
+        answer = await self._runner.run(job, self._run.order, done)
+        self._count(job, answer)
+        return answer
+
+    def _count(self, job: Job, answer: Answer) -> None:
+        if isinstance(job, Decode):
+            records = sum(segment.rows for segment in job.segments)
+            seconds = answer.decode_seconds + answer.transform_seconds + answer.collate_seconds
+            if not any(outcome.failure for outcome in answer.outcomes):
+                self._sizes.took(records, seconds)
+        self._counters.add(
+            jobs=1,
+            decode_seconds=answer.decode_seconds,
+            transform_seconds=answer.transform_seconds,
+            collate_seconds=answer.collate_seconds,
+        )
+
+    async def _lease(self, stack: contextlib.ExitStack, size: int) -> Lease:
+        lease = await self._memory.lease(size, self._run.order)
+        stack.callback(lease.release)
+        return lease
+
+    def _texts(self, part: _Part, place: Lease, outcome: Outcome) -> tuple[list[str] | list[bytes], ...]:
+        """Return the text columns of some rows as lists."""
+        if not outcome.texts:
+            return ()
+        self._sizes.texts(part.rows, outcome.used)
+        array = self._memory.arena.array[place.span.start : place.span.stop]
+        return tuple(texts(array, leaf) for leaf in outcome.texts)
+
+    def _made_packed(self, part: _Part, outcome: Outcome, lease: Lease) -> Made:
+        """Return a packed batch; what lies behind its last byte goes back."""
+        assert outcome.descriptor is not None
+        array = self._memory.arena.array[lease.span.start : lease.span.stop]
+        tree = descriptor(array, outcome.descriptor)
+        self._memory.trim(lease, outcome.used)
+        return Made(part.step, part.rows, lease, outcome.used, tree, None, ())
+
+    def _first_failure(self, outcomes: list[Outcome], step: int) -> AioloadError | None:
+        """Return the error of the lowest row: the same one however the batch was cut."""
+        for outcome in outcomes:
+            if outcome.failure is not None:
+                return self._error(outcome.failure, step)
+        return None
+
+    def _error(self, failure: Failure, step: int) -> AioloadError:
+        """Return what a worker told in texts as the error that the user meets."""
+        kind = ShardError if failure.kind == "ShardError" else SampleError
+        facts = {**failure.facts, "step": step, "cause": failure.trace, "error": failure.name}
+        message = failure.message
+        if failure.record is not None:
+            shard = self._shards[failure.shard or 0]
+            where = f"record {failure.record} ({f'key {failure.key!r}, ' if failure.key else ''}{shard})"
+            told = message if failure.name in ("ShardError", "SampleError") else f"{failure.name}: {message}"
+            message = f"{where}: {told}"
+            facts |= {"shard": shard, "record": failure.record, "key": failure.key}
+        error = kind(message, **facts)
+        error.add_note(f"in a worker:\n{failure.trace}")
+        return error
+
+
+def _neighbours(steps: Sequence[int]) -> Iterator[list[int]]:
+    """Group steps that follow each other without a gap: their tables lie end to end."""
+    group: list[int] = []
+    for step in steps:
+        if group and step != group[-1] + 1:
+            yield group
+            group = []
+        group.append(step)
+    if group:
+        yield group

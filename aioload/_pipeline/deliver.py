@@ -1,0 +1,110 @@
+"""Deliver: finished bytes in the arena become the batch that the user gets.
+
+Arrays become torch tensors over the arena's memory, without a copy; the lease goes back when the last tensor over it
+has gone. A batch that may not stay in the arena (it lies in the head's zone, or the user keeps so many that the
+pipeline would starve) becomes a private copy first. Either way what was handed over never changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._workers.layout import Layout, Leaf, Tree, batch_tree, tensor, tree_of, unpack_leaves, view
+from ..errors import SampleError
+
+if TYPE_CHECKING:
+    from .memory import Lease, Memory
+
+__all__ = ["Delivery", "Made", "Output", "deliver", "to_numpy", "to_torch"]
+
+Output = Callable[[NDArray[Any]], Any]
+"""What becomes of an array over the arena."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A batch that workers have finished: its memory, and what lies where."""
+
+    step: int
+    rows: int
+    lease: Lease
+    size: int  # bytes in use
+    tree: Tree | None  # a packed batch, or
+    layout: Layout | None  # one of rows
+    texts: tuple[list[Any], ...]  # with a layout: the text columns, whole
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A batch on the hand-over."""
+
+    batch: Any
+    rows: int
+    size: int
+    lease: Lease | None  # the user's from the moment it is taken
+
+
+def to_torch(array: NDArray[Any]) -> Any:
+    """Return an array as a tensor over the same memory."""
+    import torch
+
+    try:
+        return torch.from_numpy(array)
+    except TypeError as error:
+        raise SampleError(
+            f"torch has no dtype for arrays of {array.dtype}; convert them in the transform", cause=str(error)
+        ) from error
+
+
+def to_numpy(array: NDArray[Any]) -> Any:
+    """Return an array as it is."""
+    return array
+
+
+def deliver(made: Made, memory: Memory, output: Output, on_copy: Callable[[], None]) -> Delivery:
+    """Turn a finished batch into what the user gets. The made batch's lease is used up."""
+    start = made.lease.span.start
+    copied = made.lease.private or memory.crowded
+    lease: Lease | None = made.lease
+    if copied:
+        place = memory.arena.array[start : start + made.size].copy()
+        on_copy()
+        made.lease.release()
+        lease = None
+    else:
+        place = memory.arena.borrow(start, start + made.size, made.lease.release_soon)
+    return Delivery(_build(made, place, output), made.rows, made.size, lease)
+
+
+def _build(made: Made, place: NDArray[np.uint8], output: Output) -> Any:
+    """Return the batch over its bytes."""
+    if made.layout is not None:
+        texts = iter(made.texts)
+        leaves = [
+            next(texts) if leaf.kind in ("text", "bytes") else _leaf(place, leaf, output)
+            for leaf in made.layout.leaves(made.rows)
+        ]
+        return batch_tree(made.layout, leaves)
+
+    assert made.tree is not None
+    found = unpack_leaves(place, made.tree, tensors=False)
+    leaves = [_finish(value, leaf, output) for value, leaf in zip(found, made.tree.leaves, strict=True)]
+    return tree_of(made.tree, leaves)
+
+
+def _leaf(place: NDArray[np.uint8], leaf: Leaf, output: Output) -> Any:
+    return _finish(view(place, leaf, tensors=False), leaf, output)
+
+
+def _finish(value: Any, leaf: Leaf, output: Output) -> Any:
+    """Return one leaf as the user gets it."""
+    if leaf.kind == "array":
+        return output(value)
+    if leaf.kind == "tensor":
+        return tensor(value, leaf)
+    return value

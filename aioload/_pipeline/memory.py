@@ -1,0 +1,253 @@
+"""Memory: who may have how much of the arena, and when.
+
+The arena has two zones. The upper one, *shared*, serves every run in the order of need, and what lies there is handed
+to the user in place. The lower one, the *head's*, is kept for the run whose batches are needed next; what is made there
+is handed over as a private copy. So the run at the head always gets room: nothing in its zone waits for the user or for
+a later run, and every earlier run leaves it by itself. This is what makes a deadlock by memory impossible, however
+sizes turn out and however many batches the user keeps.
+
+What one run needs on its way must fit into the head's zone, wherever it happens to lie: else whether a job works would
+depend on timing. A run that needs more meets a `ConfigError` that names a limit which is enough.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from .._workers.layout import align
+from .._workers.space import Space
+from ..errors import ConfigError
+
+if TYPE_CHECKING:
+    from .._workers.arena import Arena
+    from .._workers.pool import Order
+    from .._workers.space import Span
+
+__all__ = ["Lease", "Memory"]
+
+_SHARED_FOR_KEPT = 0.5  # share of the shared zone that batches kept by the user may hold before copies are made
+
+
+class Lease:
+    """A stretch of the arena; it goes back when nobody keeps it any longer.
+
+    Whoever lets another part touch the memory (a job in a worker, a read in a thread) keeps the lease for it first, so
+    that a cancelled wait never frees memory that is still written to.
+    """
+
+    __slots__ = ("_keepers", "_memory", "freed", "held", "order", "private", "span")
+
+    def __init__(self, memory: Memory, span: Span, order: Order, *, private: bool) -> None:
+        self._memory = memory
+        self._keepers = 1
+        self.span = span
+        self.order = order
+        self.private = private  # lies in the head's zone: to be handed over as a copy
+        self.held = False  # by the user
+        self.freed = False
+
+    def __len__(self) -> int:
+        return self.span.stop - self.span.start
+
+    def keep(self) -> Lease:
+        """Keep the memory until one more `release`."""
+        self._keepers += 1
+        return self
+
+    def release(self) -> None:
+        """Let go of the memory. Only from the engine's loop."""
+        if self.drop():
+            self._memory.put_back(self)
+
+    def release_soon(self) -> None:
+        """Let go of the memory from any thread, also in the middle of a garbage collection."""
+        self._memory.put_back_later(self)
+
+    def drop(self) -> bool:
+        """Count one keeper less; tell whether it was the last."""
+        self._keepers -= 1
+        return self._keepers == 0
+
+
+@dataclass(order=True)
+class _Waiter:
+    order: Order
+    number: int
+    size: int = field(compare=False)
+    got: asyncio.Future[Lease] = field(compare=False)
+
+
+class Memory:
+    """Leases of one arena. All but `put_back_later` belongs to the engine's loop.
+
+    Args:
+        arena: the memory.
+        on_short: called once, when batches that the user keeps make copies necessary.
+    """
+
+    def __init__(self, arena: Arena, on_short: Callable[[], None]) -> None:
+        self.arena = arena
+        self.limit = arena.size
+        self._space = Space(arena.size)
+        self._border = self.limit // 2 // 4096 * 4096
+        self._on_short = on_short
+        self._head: Order = (0, 0)
+        self._private: dict[Order, int] = {}  # bytes in the head's zone by run
+        self._needs: dict[Order, int] = {}  # bytes by run, wherever they lie
+        self._held = 0  # bytes in the shared zone that the user keeps
+        self._waiting: list[_Waiter] = []
+        self._returned: deque[Lease] = deque()
+        self._numbers = itertools.count()
+        self._loop = asyncio.get_running_loop()
+        self.peak = 0
+
+    @property
+    def used(self) -> int:
+        """Bytes that are leased."""
+        return self._space.used
+
+    @property
+    def crowded(self) -> bool:
+        """Whether batches that the user keeps hold so much that the next ones must be copied."""
+        if self._held <= (self.limit - self._border) * _SHARED_FOR_KEPT:
+            return False
+        self._on_short()
+        return True
+
+    def hold(self, lease: Lease) -> None:
+        """Count a lease as the user's, no longer its run's, from now until it is given back."""
+        self._collect()
+        if lease.freed:
+            return  # the user was faster
+        self._held += len(lease)
+        _subtract(self._needs, lease.order, len(lease))
+        lease.held = True
+
+    def move_head(self, order: Order) -> None:
+        """Say which run is needed next."""
+        self._head = order
+        self._serve()
+
+    async def lease(self, size: int, order: Order) -> Lease:
+        """Wait for `size` bytes.
+
+        Raises:
+            ConfigError: they cannot be had within the limit.
+        """
+        size = align(max(size, 1))
+        if self._needs.get(order, 0) + size > self._border:
+            raise self._too_small(size, order)
+        lease = None
+        if not self._waiting or order < self._waiting[0].order:
+            lease = self.lease_nowait(size, order)
+        if lease is not None:
+            return lease
+
+        waiter = _Waiter(order, next(self._numbers), size, self._loop.create_future())
+        heapq.heappush(self._waiting, waiter)
+        self._serve()
+        try:
+            return await waiter.got
+        except asyncio.CancelledError:
+            self._forget(waiter)
+            raise
+
+    def lease_nowait(self, size: int, order: Order) -> Lease | None:
+        """Return a lease if there is room for it now."""
+        self._collect()
+        span, private = self._space.lease(size, within=(self._border, self.limit)), False
+        if span is None and order <= self._head:
+            span, private = self._space.lease(size, within=(0, self._border)), True
+        if span is None:
+            return None
+        if private:
+            self._private[order] = self._private.get(order, 0) + size
+        self._needs[order] = self._needs.get(order, 0) + size
+        self.peak = max(self.peak, self._space.used)
+        return Lease(self, span, order, private=private)
+
+    def put_back(self, lease: Lease) -> None:
+        """Take a lease back and serve those who wait."""
+        self._free(lease)
+        self._serve()
+
+    def put_back_later(self, lease: Lease) -> None:
+        """Count one keeper of a lease less, soon."""
+        self._returned.append(lease)
+        if self._waiting:
+            try:
+                self._loop.call_soon_threadsafe(self._serve)
+            except RuntimeError:
+                pass  # the loop has ended, and nobody waits any more
+
+    def trim(self, lease: Lease, size: int) -> None:
+        """Take back the end of a lease that turned out too large."""
+        before = len(lease)
+        lease.span = self._space.trim(lease.span, size)
+        _subtract(self._needs, lease.order, before - len(lease))
+        if lease.private:
+            _subtract(self._private, lease.order, before - len(lease))
+        self._serve()
+
+    def _collect(self) -> None:
+        while self._returned:
+            lease = self._returned.popleft()
+            if lease.drop():
+                self._free(lease)
+
+    def _free(self, lease: Lease) -> None:
+        size, lease.freed = len(lease), True
+        if lease.held:
+            self._held -= size
+        else:
+            _subtract(self._needs, lease.order, size)
+        if lease.private:
+            _subtract(self._private, lease.order, size)
+        self._space.release(lease.span)
+
+    def _serve(self) -> None:
+        """Give to those who wait, the most urgent first, as long as there is room."""
+        self._collect()
+        while self._waiting:
+            waiter = self._waiting[0]
+            lease = None if waiter.got.done() else self.lease_nowait(waiter.size, waiter.order)
+            if lease is not None:
+                waiter.got.set_result(lease)
+            elif not waiter.got.done():
+                if not self._hopeless(waiter):
+                    return
+                waiter.got.set_exception(self._too_small(waiter.size, waiter.order))
+            heapq.heappop(self._waiting)
+
+    def _hopeless(self, waiter: _Waiter) -> bool:
+        """Tell whether the run needs more than it may, or its own leases lie in its way."""
+        if self._needs.get(waiter.order, 0) + waiter.size > self._border:
+            return True
+        return waiter.order <= self._head and all(order >= waiter.order for order in self._private)
+
+    def _too_small(self, size: int, order: Order) -> ConfigError:
+        enough = 2 * (self._needs.get(order, 0) + size) + (1 << 20)
+        return ConfigError(
+            f"memory_limit of {self.limit} bytes cannot hold what one batch needs on its way; "
+            f"the smallest limit that works here is about {enough} bytes",
+            needed=enough,
+        )
+
+    def _forget(self, waiter: _Waiter) -> None:
+        """Leave the queue, or return what was just given."""
+        if waiter.got.done() and not waiter.got.cancelled() and waiter.got.exception() is None:
+            waiter.got.result().release()
+        self._serve()
+
+
+def _subtract(sizes: dict[Order, int], order: Order, size: int) -> None:
+    """Take from a run's sum, and forget the run with its last byte."""
+    sizes[order] -= size
+    if not sizes[order]:
+        del sizes[order]

@@ -1,0 +1,171 @@
+"""Reorder buffer: finished steps in, in any order; steps out, in order.
+
+`ReorderBuffer` is the pure part. `Handover` puts a lock around it and is where the engine's thread and the user meet:
+the engine puts, the user takes, and the ready case is a lock and a dictionary, with no trip through an event loop.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+import anyio
+
+from ..errors import AioloadError, ClosedError
+
+__all__ = ["Handover", "ReorderBuffer"]
+
+T = TypeVar("T")
+
+
+class ReorderBuffer(Generic[T]):
+    """Steps that are finished but not yet due.
+
+    Args:
+        first: the step that is due first.
+    """
+
+    def __init__(self, first: int = 0) -> None:
+        self.due = first
+        self._early: dict[int, T] = {}
+
+    def __len__(self) -> int:
+        return len(self._early)
+
+    def push(self, step: int, item: T) -> None:
+        """Keep a finished step until it is due.
+
+        Raises:
+            ValueError: the step was pushed or popped before.
+        """
+        if step < self.due or step in self._early:
+            raise ValueError(f"step {step} came twice; step {self.due} is due")
+        self._early[step] = item
+
+    @property
+    def ready(self) -> bool:
+        """Whether the step that is due is here."""
+        return self.due in self._early
+
+    def pop(self) -> T:
+        """Return the step that is due.
+
+        Raises:
+            LookupError: it is not here.
+        """
+        item = self._early.pop(self.due)
+        self.due += 1
+        return item
+
+
+class Handover(Generic[T]):
+    """Where one pass over the data changes hands.
+
+    Args:
+        first: the first step.
+        stop: the step after the last.
+        on_take: called in the user's thread with each item that is taken.
+    """
+
+    def __init__(self, first: int, stop: int, on_take: Callable[[T], None]) -> None:
+        self._buffer: ReorderBuffer[T] = ReorderBuffer(first)
+        self._stop = stop
+        self._on_take = on_take
+        self._lock = threading.Condition()
+        self._errands: deque[Callable[[], None]] = deque()
+        self._wakers: list[Callable[[], None]] = []
+        self._closed: AioloadError | None = None
+
+    @property
+    def due(self) -> int:
+        """The step that the user gets next."""
+        return self._buffer.due
+
+    @property
+    def stop(self) -> int:
+        """The step after the last."""
+        return self._stop
+
+    @property
+    def ready(self) -> int:
+        """Steps that wait here."""
+        return len(self._buffer)
+
+    def put(self, step: int, item: T) -> None:
+        """Bring a finished step."""
+        with self._lock:
+            if self._closed is not None:
+                return
+            self._buffer.push(step, item)
+            if self._buffer.ready:
+                self._wake()
+
+    def ask(self, errand: Callable[[], None]) -> None:
+        """Have the user's thread do something while it waits here: the work of a loader without workers."""
+        with self._lock:
+            self._errands.append(errand)
+            self._wake()
+
+    def close(self, error: AioloadError | None = None) -> None:
+        """Let every take fail from now on, and drop what waits here. The first reason is kept."""
+        with self._lock:
+            if self._closed is None:
+                self._closed = error or ClosedError("the loader was closed")
+            self._buffer = ReorderBuffer(self._buffer.due)
+            self._errands.clear()
+            self._wake()
+
+    def take_nowait(self) -> T:
+        """Return the step that is due.
+
+        Raises:
+            anyio.WouldBlock: it is not here yet.
+            anyio.EndOfStream: the last step has been taken.
+            AioloadError: the hand-over was closed for this reason.
+        """
+        with self._lock:
+            if self._closed is not None:
+                raise self._closed
+            if self._buffer.due >= self._stop:
+                raise anyio.EndOfStream
+            if not self._buffer.ready:
+                raise anyio.WouldBlock
+            item = self._buffer.pop()
+        self._on_take(item)
+        return item
+
+    def errand(self) -> Callable[[], None] | None:
+        """Return something to do while the next step is not here."""
+        with self._lock:
+            return self._errands.popleft() if self._errands else None
+
+    def wait(self, timeout: float) -> None:
+        """Block until there is something to take, or for `timeout` seconds."""
+        with self._lock:
+            if not self._has_news():
+                self._lock.wait(timeout)
+
+    def call_when_ready(self, waker: Callable[[], None]) -> None:
+        """Have a callable called once, from any thread, when there is something to take."""
+        with self._lock:
+            if not self._has_news():
+                self._wakers.append(waker)
+                return
+        waker()
+
+    def forget(self, waker: Callable[[], None]) -> None:
+        """Take a callable back."""
+        with self._lock:
+            if waker in self._wakers:
+                self._wakers.remove(waker)
+
+    def _has_news(self) -> bool:
+        return self._closed is not None or self._buffer.ready or bool(self._errands) or self._buffer.due >= self._stop
+
+    def _wake(self) -> None:
+        self._lock.notify_all()
+        wakers, self._wakers = self._wakers, []
+        for waker in wakers:
+            waker()

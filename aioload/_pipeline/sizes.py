@@ -1,0 +1,100 @@
+"""Sizes: how much work goes into one job, and how much room its outcome may take; pure, from what was measured.
+
+Nothing here decides what is in a batch, only how the work on it is cut.
+"""
+
+from __future__ import annotations
+
+from .._workers.layout import Layout, align
+
+__all__ = ["Sizes"]
+
+_JOB_SECONDS = 0.05  # of work in one job: the way to a worker and back (0.3 ms) stays under 1%
+_MAX_PARTS = 4  # of a batch, once its cost is known: more would only add messages, as several batches are in work
+_RUN_BYTES = 4 << 20  # of raw records in a run of several batches: one large read
+_FIRST_GROWTH = 8  # decoded bytes per raw byte before anything was decoded; room is only touched where it is used
+_ROOM = 1 << 16  # bytes on top of any guess, for texts, alignment and the descriptor
+_MARGIN = 1.25  # over the largest outcome so far
+_MAX_MISFITS = 3  # batches that fell out of the layout before it is given up
+
+
+class Sizes:
+    """What is known about the cost and size of samples.
+
+    Args:
+        num_workers: processes that share the work; 0 counts as one.
+        record_bytes: mean size of a raw record.
+        max_run_bytes: raw bytes that one run may bring in.
+    """
+
+    def __init__(self, num_workers: int, record_bytes: float, max_run_bytes: int) -> None:
+        self._workers = max(num_workers, 1)
+        self._record_bytes = max(record_bytes, 1.0)
+        self._run_bytes = min(_RUN_BYTES, max_run_bytes)
+        self._record_seconds: float | None = None
+        self._sample_bytes: float | None = None  # largest mean per record in a packed outcome
+        self._text_bytes = 0.0  # likewise, of texts beside rows
+        self._misfits = 0
+        self._layout: Layout | None = None
+
+    @property
+    def layout(self) -> Layout | None:
+        """What samples look like, where they all look alike."""
+        return self._layout
+
+    @property
+    def learning(self) -> bool:
+        """Whether workers should tell the layout of what they see."""
+        return self._layout is None and self._misfits < _MAX_MISFITS
+
+    def learn(self, layout: Layout) -> None:
+        """Take a layout that a worker has seen."""
+        if self.learning:
+            self._layout = layout
+
+    def misfit(self) -> None:
+        """Note a batch that did not fit: the layout is learnt anew, and given up after a few."""
+        self._misfits += 1
+        self._layout = None
+
+    def took(self, records: int, seconds: float) -> None:
+        """Note what a job cost."""
+        if records:
+            cost = seconds / records
+            before = self._record_seconds
+            self._record_seconds = cost if before is None else before + (cost - before) / 4
+
+    def outcome(self, records: int, size: int) -> None:
+        """Note the size of a packed outcome."""
+        self._sample_bytes = max(self._sample_bytes or 0.0, size / max(records, 1))
+
+    def texts(self, records: int, size: int) -> None:
+        """Note the size of texts beside rows."""
+        self._text_bytes = max(self._text_bytes, size / max(records, 1))
+
+    def steps_per_run(self, batch_size: int) -> int:
+        """Return how many batches should walk together."""
+        batch_bytes = max(batch_size * self._record_bytes, 1.0)
+        by_bytes = int(self._run_bytes // batch_bytes)
+        if self._record_seconds is None:
+            return max(1, min(by_bytes, int((256 << 10) // batch_bytes)))
+        by_time = int(_JOB_SECONDS / max(batch_size * self._record_seconds, 1e-9))
+        return max(1, min(by_bytes, by_time, 256))
+
+    def parts(self, rows: int) -> int:
+        """Return into how many jobs one batch should be cut."""
+        if self._record_seconds is None:
+            return max(1, min(rows, self._workers))
+        return max(1, min(rows, _MAX_PARTS, int(rows * self._record_seconds / _JOB_SECONDS)))
+
+    def room(self, records: int, raw_bytes: int) -> int:
+        """Return a guess of the bytes that a packed outcome needs."""
+        if self._sample_bytes is None:
+            return align(raw_bytes * _FIRST_GROWTH + _ROOM)
+        return align(int(records * self._sample_bytes * _MARGIN) + _ROOM)
+
+    def text_room(self, records: int, raw_bytes: int) -> int:
+        """Return a guess of the bytes that the texts of rows need."""
+        if not self._text_bytes:
+            return align(raw_bytes + 16 * records + 1024)
+        return align(int(records * self._text_bytes * _MARGIN) + 1024)

@@ -1,0 +1,427 @@
+"""Layout: how a tree of arrays, texts and objects lies in a stretch of shared memory.
+
+Two forms. A *packed* tree describes itself: leaves one behind the other, then a descriptor that says where they are.
+It holds whatever a transform or a collate returns. A *layout* is the fast path for batches that are stacked: once a
+sample has shown its shapes, every row of every later batch has its place before it is decoded, and workers write
+rows there directly. A sample that does not fit a layout says so and is packed instead, so what was seen first never
+decides what comes out.
+
+Arrays start at multiples of `ALIGNMENT` bytes. Texts are a table of u64 ends, then their bytes. Only leaves that are
+neither arrays nor texts are pickled, all of a tree in one go.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+import sys
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import cloudpickle
+import numpy as np
+from numpy.typing import NDArray
+
+from ..collate import batch_structure, leaf_rule
+from ..tree import flatten, unflatten
+from .space import ALIGNMENT, Span
+
+__all__ = [
+    "Column",
+    "Layout",
+    "Leaf",
+    "NoRoom",
+    "RowWriter",
+    "Tree",
+    "align",
+    "batch_tree",
+    "descriptor",
+    "learn",
+    "pack",
+    "texts",
+    "tree_of",
+    "unpack",
+    "unpack_leaves",
+    "view",
+]
+
+_PLAIN = frozenset({str, bytes, int, float, bool, type(None)})
+
+
+class NoRoom(Exception):  # noqa: N818 - not an error: the answer says how much room is needed
+    """The given stretch is too small for what should lie there.
+
+    Args:
+        need: bytes that are enough.
+    """
+
+    def __init__(self, need: int) -> None:
+        super().__init__(need)
+        self.need = need
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """Where one leaf lies, relative to the beginning of its place."""
+
+    kind: str  # "array", "tensor", "text", "bytes", or "object" (its place in the pickled list is `start`)
+    dtype: str  # numpy's for arrays, torch's name for tensors
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A packed tree: its pickled structure, its leaves, and where its pickled objects lie."""
+
+    structure: bytes
+    leaves: tuple[Leaf, ...]
+    objects: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One leaf of a sample, as it is in every row of a batch."""
+
+    rule: str  # as `collate.leaf_rule` names it
+    dtype: str
+    shape: tuple[int, ...]  # of one row
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes one row takes; 0 for texts, which lie elsewhere."""
+        return 0 if self.rule in ("text", "bytes") else int(np.prod(self.shape, dtype=np.int64)) * _itemsize(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The places of all rows of a stacked batch, known from one sample."""
+
+    sample: bytes  # pickled structure of a sample
+    batch: bytes  # pickled structure of the batch that `collate.default` makes
+    columns: tuple[Column, ...]
+
+    def starts(self, rows: int) -> tuple[int, ...]:
+        """Return where each column begins in a batch of `rows`; the last number is the size of the batch."""
+        place, starts = 0, []
+        for column in self.columns:
+            starts.append(place)
+            place = align(place + rows * column.row_bytes)
+        return (*starts, place)
+
+    def leaves(self, rows: int) -> tuple[Leaf, ...]:
+        """Return the leaves of a batch of `rows`; those of texts are empty."""
+        starts = self.starts(rows)
+        return tuple(
+            Leaf(_leaf_kind(column), column.dtype, (rows, *column.shape), start, start + rows * column.row_bytes)
+            for column, start in zip(self.columns, starts, strict=False)  # one more start than columns: the end
+        )
+
+
+class RowWriter:
+    """Write samples into their rows of a batch in the arena.
+
+    Args:
+        layout: what every sample must look like.
+        place: the whole batch's bytes.
+        rows: rows of the whole batch.
+    """
+
+    def __init__(self, layout: Layout, place: NDArray[np.uint8], rows: int) -> None:
+        self._structure = _structure(layout.sample)
+        self._columns = layout.columns
+        self._targets = [_target(place, leaf) for leaf in layout.leaves(rows)]
+        self.texts: list[list[Any]] = [[] for column in layout.columns if column.rule in ("text", "bytes")]
+
+    def write(self, row: int, sample: Any) -> bool:  # hot: once per record; guarded by benchmarks/
+        """Write one sample; return False, with the row undefined, if it does not fit."""
+        leaves, structure = flatten(sample)
+        if structure != self._structure:
+            return False
+
+        text = 0
+        for column, target, value in zip(self._columns, self._targets, leaves, strict=True):
+            rule = column.rule
+            if rule == "array":
+                if not isinstance(value, (np.ndarray, np.generic)):
+                    return False
+                if value.shape != column.shape or value.dtype.str != column.dtype:
+                    return False
+                target[row] = value
+            elif leaf_rule(value) != rule:
+                return False
+            elif rule in ("text", "bytes"):
+                self.texts[text].append(value)
+                text += 1
+            elif rule == "tensor":
+                if tuple(value.shape) != column.shape or _torch_name(value) != column.dtype:
+                    return False
+                target[row] = _raw(value)
+            else:
+                target[row] = value
+        return True
+
+    def pack_texts(self, place: NDArray[np.uint8]) -> tuple[Leaf, ...]:
+        """Write the collected texts to a place of their own and return their leaves."""
+        columns = [column for column in self._columns if column.rule in ("text", "bytes")]
+        return _pack_texts([(column.rule, values) for column, values in zip(columns, self.texts, strict=True)], place)
+
+
+def align(place: int) -> int:
+    """Return the next place at which an array may start."""
+    return -(-place // ALIGNMENT) * ALIGNMENT
+
+
+def learn(samples: list[Any]) -> Layout | None:
+    """Return the layout that all samples share when they are stacked, or None if they differ."""
+    flat = [flatten(sample) for sample in samples]
+    if not flat or any(structure != flat[0][1] for _, structure in flat):
+        return None
+
+    columns = [_column(values) for values in zip(*(leaves for leaves, _ in flat), strict=True)]
+    known = [column for column in columns if column is not None]
+    if not known or len(known) < len(columns):
+        return None
+    structure = flat[0][1]
+    return Layout(_pickled(structure), _pickled(batch_structure(structure)), tuple(known))
+
+
+def pack(tree: Any, place: NDArray[np.uint8]) -> tuple[Span, int]:
+    """Lay a tree into a place.
+
+    Returns:
+        Where its descriptor lies in the place, and how many bytes of the place are used in all.
+
+    Raises:
+        NoRoom: the place is too small; nothing was written.
+    """
+    leaves, structure = flatten(tree, is_leaf=_is_texts)
+    described: list[Leaf] = []
+    objects: list[Any] = []
+    stop = 0
+    parts: list[tuple[int, Any]] = []
+    for value in leaves:
+        leaf, data = _measure(value, stop, objects)
+        described.append(leaf)
+        if data is not None:
+            parts.append((leaf.start, data))
+            stop = align(leaf.stop)
+
+    blob = _pickled_objects(objects)
+    objects_at = Span(stop, stop + len(blob))
+    descriptor = pickle.dumps(Tree(_pickled(structure), tuple(described), objects_at), pickle.HIGHEST_PROTOCOL)
+    used = objects_at.stop + len(descriptor)
+    if used > len(place):
+        raise NoRoom(align(used))
+
+    for start, data in parts:
+        _write(place, start, data)
+    _write(place, objects_at.start, [blob])
+    _write(place, objects_at.stop, [descriptor])
+    return Span(objects_at.stop, used), used
+
+
+def unpack(place: NDArray[np.uint8], tree: Tree, *, tensors: bool = True) -> Any:
+    """Return a packed tree as views over its place; texts and objects are made anew.
+
+    Args:
+        place: the bytes in which the tree lies.
+        tree: its descriptor.
+        tensors: make torch tensors of the leaves that were some; False leaves them to the caller.
+    """
+    return unflatten(_structure(tree.structure), unpack_leaves(place, tree, tensors=tensors))
+
+
+def unpack_leaves(place: NDArray[np.uint8], tree: Tree, *, tensors: bool = True) -> list[Any]:
+    """Return the leaves of a packed tree, as `unpack` does."""
+    objects: list[Any] = []
+    if len(tree.objects):
+        objects = pickle.loads(place[tree.objects.start : tree.objects.stop])  # written by a worker of ours
+    return [objects[leaf.start] if leaf.kind == "object" else view(place, leaf, tensors=tensors) for leaf in tree.leaves]
+
+
+def view(place: NDArray[np.uint8], leaf: Leaf, *, tensors: bool = True) -> Any:
+    """Return one leaf: an array over the place, a tensor over it, or a list of texts."""
+    if leaf.kind in ("text", "bytes"):
+        return texts(place, leaf)
+    target = place[leaf.start : leaf.stop]
+    if leaf.kind == "tensor":
+        return tensor(target, leaf) if tensors else target
+    return target.view(leaf.dtype).reshape(leaf.shape)
+
+
+def texts(place: NDArray[np.uint8], leaf: Leaf) -> list[Any]:
+    """Return the texts or bytes of a leaf as a list of objects."""
+    count = leaf.shape[0]
+    head = leaf.start + 8 * count
+    ends = place[leaf.start : head].view(np.uint64).tolist()
+    data = place[head : leaf.stop].tobytes()
+    starts = [0, *ends[:-1]]
+    if leaf.kind == "bytes":
+        return [data[start:stop] for start, stop in zip(starts, ends, strict=True)]
+    return [data[start:stop].decode() for start, stop in zip(starts, ends, strict=True)]
+
+
+def tensor(target: NDArray[np.uint8], leaf: Leaf) -> Any:
+    """Return bytes of the arena as the torch tensor that a transform made."""
+    torch = importlib.import_module("torch")  # only where user code made tensors
+    return torch.from_numpy(target).view(getattr(torch, leaf.dtype)).reshape(leaf.shape)
+
+
+def descriptor(place: NDArray[np.uint8], where: Span) -> Tree:
+    """Read the descriptor of a packed tree."""
+    return _descriptor(place[where.start : where.stop].tobytes())
+
+
+def batch_tree(layout: Layout, leaves: list[Any]) -> Any:
+    """Return the batch of a layout around its finished leaves."""
+    return unflatten(_structure(layout.batch), leaves)
+
+
+def tree_of(tree: Tree, leaves: list[Any]) -> Any:
+    """Return a packed tree's shape around other leaves."""
+    return unflatten(_structure(tree.structure), leaves)
+
+
+@lru_cache(maxsize=64)
+def _descriptor(data: bytes) -> Tree:
+    """Read a descriptor; batches of one loader mostly share theirs, so it is kept."""
+    tree: Tree = pickle.loads(data)  # noqa: S301 - written by a worker of ours
+    return tree
+
+
+@lru_cache(maxsize=256)
+def _structure(data: bytes) -> Any:
+    return pickle.loads(data)
+
+
+@lru_cache(maxsize=256)
+def _pickled(structure: Any) -> bytes:
+    """Pickle a structure; classes of `__main__` travel by value, which cloudpickle undoes on the way back."""
+    return cloudpickle.dumps(structure)
+
+
+def _pickled_objects(objects: list[Any]) -> bytes:
+    if not objects:
+        return b""
+    if all(type(value) in _PLAIN for value in objects):
+        return pickle.dumps(objects, pickle.HIGHEST_PROTOCOL)
+    return cloudpickle.dumps(objects)
+
+
+def _is_texts(value: Any) -> bool:
+    """Tell a list of texts, which is one leaf of a batch."""
+    if type(value) is not list or not value:
+        return False
+    kind = type(value[0])
+    return kind in (str, bytes) and all(type(item) is kind for item in value)
+
+
+def _measure(value: Any, start: int, objects: list[Any]) -> tuple[Leaf, list[Any] | None]:
+    """Return where a leaf will lie and what to write there; an object joins the list instead."""
+    if type(value) is list:
+        kind = "text" if type(value[0]) is str else "bytes"
+        head, blobs, size = _joined(kind, value)
+        return Leaf(kind, "", (len(value),), start, start + size), [head, *blobs]
+    if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biufc":
+        native = value.dtype.newbyteorder("=")
+        return Leaf("array", native.str, value.shape, start, start + value.size * native.itemsize), [value]
+    if _is_tensor(value):
+        raw = _raw(value)
+        return Leaf("tensor", _torch_name(value), tuple(value.shape), start, start + len(raw)), [raw]
+    objects.append(value)
+    return Leaf("object", "", (), len(objects) - 1, 0), None
+
+
+def _write(place: NDArray[np.uint8], start: int, data: list[Any]) -> None:
+    for item in data:
+        if isinstance(item, (np.ndarray, np.generic)):
+            native = item.dtype.newbyteorder("=")
+            stop = start + item.size * native.itemsize
+            place[start:stop].view(native).reshape(item.shape)[...] = item
+        else:
+            stop = start + len(item)
+            place[start:stop] = np.frombuffer(item, np.uint8)
+        start = stop
+
+
+def _joined(kind: str, values: list[Any]) -> tuple[NDArray[np.uint64], list[bytes], int]:
+    """Return the table of ends, the bytes, and the size of both."""
+    blobs = [value.encode() for value in values] if kind == "text" else values
+    ends = np.cumsum(np.fromiter(map(len, blobs), np.uint64, len(blobs)), dtype=np.uint64)
+    size = int(ends[-1]) if len(blobs) else 0
+    return ends, [b"".join(blobs)], 8 * len(blobs) + size
+
+
+def _pack_texts(columns: list[tuple[str, list[Any]]], place: NDArray[np.uint8]) -> tuple[Leaf, ...]:
+    leaves: list[Leaf] = []
+    parts: list[list[Any]] = []
+    start = 0
+    for kind, values in columns:
+        head, blobs, size = _joined(kind, values)
+        leaves.append(Leaf(kind, "", (len(values),), start, start + size))
+        parts.append([head, *blobs])
+        start = align(start + size)
+    if start > len(place):
+        raise NoRoom(start)
+    for leaf, data in zip(leaves, parts, strict=True):
+        _write(place, leaf.start, data)
+    return tuple(leaves)
+
+
+def _column(values: tuple[Any, ...]) -> Column | None:
+    """Return the column all these leaves fit, or None."""
+    columns = {_column_of(value) for value in values}
+    return columns.pop() if len(columns) == 1 else None
+
+
+def _column_of(value: Any) -> Column | None:
+    rule = leaf_rule(value)
+    if rule == "array":
+        return Column(rule, value.dtype.str, value.shape) if value.dtype.isnative and value.dtype.kind in "biufc" else None
+    if rule == "tensor":
+        return Column(rule, _torch_name(value), tuple(value.shape))
+    if rule in ("text", "bytes"):
+        return Column(rule, "", ())
+    dtypes = {"int": "<i8", "float": "<f8", "bool": "|b1"}
+    return Column(rule, dtypes[rule], ()) if rule in dtypes else None
+
+
+def _leaf_kind(column: Column) -> str:
+    return column.rule if column.rule in ("tensor", "text", "bytes") else "array"
+
+
+def _target(place: NDArray[np.uint8], leaf: Leaf) -> NDArray[Any]:
+    """Return the array whose rows a column's values go to."""
+    if leaf.kind in ("text", "bytes"):
+        return place[:0]
+    target = place[leaf.start : leaf.stop]
+    if leaf.kind == "tensor":
+        rows = leaf.shape[0]
+        return target.reshape(rows, len(target) // rows if rows else 0)
+    return target.view(leaf.dtype).reshape(leaf.shape)
+
+
+def _itemsize(column: Column) -> int:
+    if column.rule == "tensor":
+        torch = importlib.import_module("torch")  # there is a tensor column only where user code made tensors
+        return int(getattr(torch, column.dtype).itemsize)
+    return np.dtype(column.dtype).itemsize
+
+
+def _is_tensor(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def _torch_name(value: Any) -> str:
+    return str(value.dtype).removeprefix("torch.")
+
+
+def _raw(value: Any) -> NDArray[np.uint8]:
+    """Return a tensor's bytes."""
+    torch = sys.modules["torch"]
+    raw: NDArray[np.uint8] = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return raw

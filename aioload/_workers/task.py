@@ -1,0 +1,423 @@
+"""Task: what a worker does with a job, and all that a worker process knows.
+
+A job says where raw records lie in the arena and where the outcome may go; the answer says how much of that place is in
+use. Payload never travels with either. The same `Worker` serves in a process of the pool and, with `num_workers=0`,
+in the user's own thread.
+
+Nothing that user code raises leaves `Worker.run`: it comes back as texts, since an exception that cannot be rebuilt on
+the other side would take the pool down with its cause lost.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import random
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from multiprocessing import connection, parent_process
+from typing import Any, Protocol
+
+import cloudpickle
+import google_crc32c
+import numpy as np
+from numpy.typing import NDArray
+
+from ..collate import apply, default
+from ..errors import AioloadError, ConfigError, SampleError, ShardError
+from .arena import ArenaHandle
+from .layout import Layout, Leaf, NoRoom, RowWriter, learn, pack, unpack
+from .layout import descriptor as read_descriptor
+from .space import Span
+
+__all__ = [
+    "TABLE",
+    "Answer",
+    "Collate",
+    "Decode",
+    "Failure",
+    "Job",
+    "Outcome",
+    "Recipe",
+    "RecordFormat",
+    "Segment",
+    "Startup",
+    "Worker",
+    "ping",
+    "run_job",
+    "start_worker",
+    "wants_rng",
+]
+
+TABLE = np.dtype([("start", "<u8"), ("stop", "<u8"), ("record", "<i8"), ("shard", "<u4"), ("sum", "<u4")])
+"""One row a record: where its raw bytes lie in the arena, and what they should be."""
+
+_USER, _DECODER = 0, 1  # streams of randomness: the user's transform, and decoders
+
+
+class RecordFormat(Protocol):
+    """What the bytes of one record mean; a small picklable object."""
+
+    def split(self, record: memoryview) -> tuple[str | None, dict[str, memoryview]]:
+        """Return the key and the payload of each field."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """All that turns a raw record into a sample and samples into a batch."""
+
+    format: RecordFormat
+    decoders: tuple[tuple[str, Callable[[memoryview], Any]], ...]  # by field, in the order of the manifest
+    transform: Callable[..., Any] | None
+    collate: Callable[[list[Any]], Any] | None  # None: stack
+    seed: int
+    seed_globals: bool
+    checked: bool  # compare each record with its sum
+    seeded: bool  # user code runs, so randomness is set for each record
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Consecutive rows of one batch."""
+
+    step: int
+    first: int  # row in the batch
+    rows: int  # of this segment
+    batch_rows: int
+    place: Span  # where the outcome may go
+    layout: Layout | None = None  # write rows; `place` is then for texts only
+    batch: Span | None = None  # with a layout: the whole batch's place
+
+    @property
+    def whole(self) -> bool:
+        """Whether the segment is all of its batch, so that it is collated at once."""
+        return self.rows == self.batch_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Decode:
+    """Decode and transform the records of some segments."""
+
+    epoch: int
+    table: Span  # rows of `TABLE`, those of all segments one behind the other
+    segments: tuple[Segment, ...]
+    learn: bool = False  # tell the layout that the samples share
+
+
+@dataclass(frozen=True, slots=True)
+class Collate:
+    """Make a batch of segments that came back as packed samples."""
+
+    step: int
+    parts: tuple[tuple[Span, Span], ...]  # the place of each, and where in it the descriptor lies
+    place: Span
+    table: Span  # of all rows, to name records in an error
+
+
+Job = Decode | Collate
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What user code or the data did, as texts."""
+
+    kind: str  # name of the class of `aioload.errors` that the user meets
+    name: str  # of the class that was raised
+    message: str
+    trace: str
+    row: int | None  # in the batch
+    shard: int | None
+    record: int | None
+    key: str | None
+    facts: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one segment, or of one batch."""
+
+    used: int = 0  # bytes of the place
+    need: int = 0  # > 0: the place was too small, so much is enough
+    misfit: bool = False  # a sample does not fit the layout
+    descriptor: Span | None = None  # of the packed tree, in the place
+    texts: tuple[Leaf, ...] = ()  # with a layout: the texts' places
+    layout: Layout | None = None  # what was learnt
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of a job."""
+
+    outcomes: tuple[Outcome, ...]
+    decode_seconds: float = 0.0
+    transform_seconds: float = 0.0
+    collate_seconds: float = 0.0
+    pid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Startup:
+    """How the start of a worker process went."""
+
+    pid: int
+    message: str = ""
+    trace: str | None = None  # of what the recipe raised while it was loaded
+
+
+class Worker:
+    """Runs jobs over one arena with one recipe.
+
+    Args:
+        array: the arena's bytes.
+        recipe: what to do with them.
+        caught: what becomes a failure when user code raises it. In a process of its own that is everything; in the
+            user's thread Ctrl-C stays Ctrl-C.
+    """
+
+    def __init__(
+        self, array: NDArray[np.uint8], recipe: Recipe, *, caught: type[BaseException] = BaseException
+    ) -> None:
+        self._caught = caught
+        self._array = array
+        self._memory = memoryview(array)
+        self._recipe = recipe
+        self._wants_rng = recipe.transform is not None and wants_rng(recipe.transform)
+        self._decode_seconds = self._transform_seconds = self._collate_seconds = 0.0
+
+    def run(self, job: Job) -> Answer:
+        """Do a job. Never raises for the user's reasons."""
+        self._decode_seconds = self._transform_seconds = self._collate_seconds = 0.0
+        outcomes = (self._collate(job),) if isinstance(job, Collate) else tuple(self._decode(job))
+        return Answer(outcomes, self._decode_seconds, self._transform_seconds, self._collate_seconds, os.getpid())
+
+    def _decode(self, job: Decode) -> Iterator[Outcome]:
+        table = self._table(job.table)
+        first = 0
+        for segment in job.segments:
+            rows = table[first : first + segment.rows]
+            first += segment.rows
+            yield self._segment(segment, rows, job)
+
+    def _segment(self, segment: Segment, rows: NDArray[Any], job: Decode) -> Outcome:
+        try:
+            if segment.layout is not None:
+                return self._rows(segment, rows, job.epoch)
+            keys: list[str | int] = []
+            samples = [self._guarded(row, entry, job.epoch, segment, keys) for row, entry in enumerate(rows.tolist())]
+            return self._packed(segment, samples, keys, learn_layout=job.learn)
+        except NoRoom as small:
+            return Outcome(need=small.need)
+        except _Failed as failed:
+            return Outcome(failure=failed.failure)
+        except self._caught as error:
+            return Outcome(failure=_failure(error, f"batch {segment.step}", rows))
+
+    def _rows(self, segment: Segment, rows: NDArray[Any], epoch: int) -> Outcome:
+        """Write samples straight into their rows of the batch."""
+        assert segment.layout is not None
+        assert segment.batch is not None
+        writer = RowWriter(segment.layout, self._place(segment.batch), segment.batch_rows)
+        keys: list[str | int] = []
+        for row, entry in enumerate(rows.tolist()):
+            sample = self._guarded(row, entry, epoch, segment, keys)
+            if not writer.write(segment.first + row, sample):
+                return Outcome(misfit=True)
+        texts = writer.pack_texts(self._place(segment.place))
+        return Outcome(used=texts[-1].stop if texts else 0, texts=texts)
+
+    def _packed(
+        self, segment: Segment, samples: list[Any], keys: list[str | int], *, learn_layout: bool
+    ) -> Outcome:
+        """Pack a whole batch, collated, or samples that wait for the rest of theirs."""
+        layout = learn(samples) if learn_layout else None
+        tree = self._batch(samples, keys) if segment.whole else (samples, keys)
+        where, used = pack(tree, self._place(segment.place))
+        return Outcome(used=used, descriptor=where, layout=layout)
+
+    def _batch(self, samples: list[Any], keys: list[str | int]) -> Any:
+        began = time.perf_counter()
+        try:
+            return apply(self._recipe.collate or default, samples, keys=keys)
+        finally:
+            self._collate_seconds += time.perf_counter() - began
+
+    def _collate(self, job: Collate) -> Outcome:
+        """Make a batch of the samples of several segments."""
+        try:
+            samples: list[Any] = []
+            keys: list[str | int] = []
+            for place, where in job.parts:
+                part = self._place(place)
+                some, their_keys = unpack(part, read_descriptor(part, where))
+                samples += some
+                keys += their_keys
+            where, used = pack(self._batch(samples, keys), self._place(job.place))
+            return Outcome(used=used, descriptor=where)
+        except NoRoom as small:
+            return Outcome(need=small.need)
+        except self._caught as error:
+            return Outcome(failure=_failure(error, f"batch {job.step}", self._table(job.table)))
+
+    def _guarded(
+        self, row: int, entry: tuple[int, ...], epoch: int, segment: Segment, keys: list[str | int]
+    ) -> Any:
+        """Make one sample; whatever goes wrong becomes a failure that names it."""
+        try:
+            return self._sample(entry, epoch, keys)
+        except self._caught as error:  # user code may raise anything, SystemExit among it
+            _, _, record, shard, _ = entry
+            key = keys[row] if row < len(keys) else None
+            raise _Failed(_describe(error, segment.first + row, shard, record, key)) from error
+
+    def _sample(self, entry: tuple[int, ...], epoch: int, keys: list[str | int]) -> Any:  # hot: once per record
+        start, stop, record, _, expected = entry
+        recipe = self._recipe
+        began = time.perf_counter()
+        if recipe.checked and google_crc32c.value(self._array[start:stop]) != expected:
+            raise ShardError("its bytes do not have the checksum of the index; repack the shard or run `aioload verify`")
+        key, payloads = recipe.format.split(self._memory[start:stop])
+        keys.append(record if key is None else key)
+        if recipe.seeded and recipe.seed_globals:
+            _seed_globals(recipe.seed, epoch, record)
+        sample: dict[str, Any] = {}
+        for field, decode in recipe.decoders:
+            try:
+                sample[field] = decode(payloads[field])
+            except Exception as error:
+                error.add_note(f"while decoding field {field!r}")
+                raise
+        decoded = time.perf_counter()
+        self._decode_seconds += decoded - began
+        if recipe.transform is None:
+            return sample
+
+        sample["__key__"] = str(record) if key is None else key
+        if self._wants_rng:
+            result = recipe.transform(sample, rng=np.random.default_rng((_USER, recipe.seed, epoch, record)))
+        else:
+            result = recipe.transform(sample)
+        self._transform_seconds += time.perf_counter() - decoded
+        return result
+
+    def _place(self, span: Span) -> NDArray[np.uint8]:
+        return self._array[span.start : span.stop]
+
+    def _table(self, span: Span) -> NDArray[Any]:
+        return self._place(span).view(TABLE)
+
+
+class _Failed(Exception):  # noqa: N818 - carries a failure out of the loop over records, nothing else
+    def __init__(self, failure: Failure) -> None:
+        self.failure = failure
+
+
+def wants_rng(transform: Callable[..., Any]) -> bool:
+    """Tell whether a transform names a parameter `rng`.
+
+    Raises:
+        ConfigError: it requires another parameter beside the sample, which nobody would pass.
+    """
+    try:
+        parameters = list(inspect.signature(transform).parameters.values())
+    except (TypeError, ValueError):
+        return False  # written in C: it takes the sample alone
+
+    named = [p for p in parameters if p.name == "rng" and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    required = [
+        p.name
+        for p in parameters
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p not in named
+    ]
+    takes_sample = any(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL) for p in parameters)
+    if len(required) > 1 or not takes_sample or (named and parameters[0] is named[0]):
+        raise ConfigError(
+            f"transform must take a sample, and besides it at most a parameter named rng; it takes ({', '.join(p.name for p in parameters)})"
+        )
+    return bool(named)
+
+
+def start_worker(handle: ArenaHandle, recipe: bytes) -> None:
+    """Make this process a worker: map the arena, load the recipe, watch the parent. Run once in each process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle; it ends its workers
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # a worker never holds a context on a device
+    threading.Thread(target=_end_with_parent, name="aioload-parent-watch", daemon=True).start()
+    try:
+        _process.worker = Worker(handle.attach().array, cloudpickle.loads(recipe))
+        _process.startup = Startup(os.getpid())
+    except BaseException as error:  # an initialiser that raises would end the process with its cause lost
+        _process.startup = Startup(os.getpid(), f"{type(error).__name__}: {error}", traceback.format_exc())
+
+
+def run_job(job: Job) -> Answer:
+    """Run a job in a worker process."""
+    assert _process.worker is not None, "start_worker was not run"
+    return _process.worker.run(job)
+
+
+def ping() -> Startup:
+    """Tell how the start went."""
+    return _process.startup
+
+
+class _Process:
+    """What a worker process keeps between jobs: the one piece of module state there is."""
+
+    worker: Worker | None = None
+    startup = Startup(0, "start_worker was not run", "")
+
+
+_process = _Process()
+
+
+def _end_with_parent() -> None:
+    """End this process when its parent has gone, however it went."""
+    parent = parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+
+def _seed_globals(seed: int, epoch: int, record: int) -> None:
+    """Set the global generators for one record."""
+    words = np.random.SeedSequence((_DECODER, seed, epoch, record)).generate_state(4)
+    random.seed(int(words[0]) << 32 | int(words[1]))
+    np.random.seed(words[2])  # noqa: NPY002 - user code that draws from the global generator is what this is for
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.manual_seed(int(words[3]))
+
+
+def _describe(
+    error: BaseException, row: int | None, shard: int | None, record: int | None, key: str | int | None
+) -> Failure:
+    """Return an error as texts."""
+    kind = type(error).__name__ if isinstance(error, (ShardError, SampleError)) else "SampleError"
+    try:
+        message = str(error)
+    except Exception:
+        message = "<its message cannot be shown>"
+    trace = "".join(traceback.format_exception(error))
+    facts = {name: value for name, value in getattr(error, "facts", {}).items() if isinstance(value, (str, int, float))}
+    named = key if isinstance(key, str) else None
+    return Failure(kind, type(error).__name__, message, trace, row, shard, record, named, facts)
+
+
+def _failure(error: BaseException, doing: str, rows: NDArray[Any]) -> Failure:
+    """Return an error of a whole batch; the records it may come from are named by their range."""
+    failure = _describe(error, None, None, None, None)
+    records = rows["record"].tolist()
+    where = f"{doing} (records {_short(records)})"
+    facts = {**failure.facts, "records": repr(records[:1000])}
+    message = f"{where}: {failure.message}" if isinstance(error, AioloadError) else f"{where}: {failure.name}: {failure.message}"
+    return Failure(failure.kind, failure.name, message, failure.trace, None, None, None, None, facts)
+
+
+def _short(records: list[int]) -> str:
+    shown = ", ".join(map(str, records[:4]))
+    return shown if len(records) <= 4 else f"{shown}, … {records[-1]}"

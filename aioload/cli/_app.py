@@ -1,0 +1,58 @@
+"""The commands together, and how an error leaves them: one line and an exit status."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from .._version import __version__
+from ..errors import AioloadError
+from .demo import demo
+from .inspect import inspect
+from .pack import pack
+from .verify import verify
+
+__all__ = ["app", "main"]
+
+
+class _Commands(TyperGroup):
+    """Runs a command; what is at fault in data or run is one line on stderr and exit status 1."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (AioloadError, OSError) as error:
+            if ctx.params.get("debug") or isinstance(error, BrokenPipeError):
+                raise
+            print(f"aioload: {error}", file=sys.stderr)
+            raise typer.Exit(1) from error
+
+
+app = typer.Typer(cls=_Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+for command in (pack, inspect, verify, demo):
+    app.command()(command)
+
+
+def main() -> None:
+    """Run the command line."""
+    app(prog_name="aioload")
+
+
+@app.callback()
+def options(
+    *,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Pack, look at and check data sets for aioload, the streaming data loader."""
+
+
+def _show_version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it so
+    if wanted:
+        print(f"aioload {__version__}")
+        raise typer.Exit

@@ -1,0 +1,137 @@
+"""What commands print and take: sizes, shortened values, tables, JSON, and a progress bar with rate and time left."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from ..errors import ConfigError
+from ..machine import parse_bytes
+
+__all__ = [
+    "AsJson",
+    "Quiet",
+    "count",
+    "parse_size",
+    "parse_workers",
+    "print_json",
+    "print_table",
+    "progress_bar",
+    "short",
+    "size",
+]
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar, and no words when all is well.")]
+
+_REFRESH_SECONDS = 0.1
+
+
+def parse_size(value: str | int) -> int:
+    """Return the bytes that a text like 256MiB stands for."""
+    try:
+        return parse_bytes(value, name="the size")
+    except ConfigError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def parse_workers(value: str | int) -> int | None:
+    """Return a number of workers, or None for `auto`."""
+    if str(value) == "auto":
+        return None
+
+    if not str(value).isdecimal():
+        raise typer.BadParameter(f"{value!r} is neither a number nor 'auto'")
+
+    return int(value)
+
+
+def size(num_bytes: float) -> str:
+    """Return a number of bytes as people read it."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if num_bytes < 1024:
+            return f"{num_bytes:,.0f} {unit}" if unit == "bytes" else f"{num_bytes:.1f} {unit}"
+        num_bytes /= 1024
+    return f"{num_bytes:,.1f} TiB"
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number and what is counted, in the plural where it is not one."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def short(value: object, width: int = 60) -> str:
+    """Return a value in one line that no terminal takes for a command, shortened."""
+    text = value if isinstance(value, str) else repr(value)
+    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[: width + 1])
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON."""
+    print(json.dumps(value, ensure_ascii=False, indent=2, default=str))
+
+
+def print_table(rows: Iterable[Iterable[object]], indent: str = "  ") -> None:
+    """Print rows whose columns stand below each other."""
+    lines = [[str(cell) for cell in row] for row in rows]
+    widths = [max(len(line[place]) for line in lines if place < len(line)) for place in range(max(map(len, lines), default=0))]
+    for line in lines:
+        print((indent + "  ".join(map(str.ljust, line, widths))).rstrip())
+
+
+@contextmanager
+def progress_bar(what: str, total: int, *, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar on stderr, where that is a terminal.
+
+    Args:
+        what: is being done.
+        total: the sum of all costs.
+        quiet: show nothing.
+
+    Yields:
+        Takes the cost and the bytes of a thing done.
+    """
+    console = Console(stderr=True)
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=quiet or not console.is_terminal,
+    )
+    with bar:
+        meter = _Meter(bar, bar.add_task(what, total=total, rate=""))
+        yield meter.advance
+
+
+class _Meter:
+    """Counts what is done, and tells the bar now and then: it costs more than a small record."""
+
+    def __init__(self, bar: Progress, task: TaskID) -> None:
+        self._bar = bar
+        self._task = task
+        self._started = self._told = time.monotonic()
+        self._cost = self._things = self._bytes = 0
+
+    def advance(self, cost: int, num_bytes: int) -> None:
+        """Count one thing."""
+        self._cost += cost
+        self._things += 1
+        self._bytes += num_bytes
+        now = time.monotonic()
+        if now - self._told >= _REFRESH_SECONDS:
+            self._told = now
+            seconds = now - self._started
+            rate = f"{self._things / seconds:,.0f}/s  {size(self._bytes / seconds)}/s"
+            self._bar.update(self._task, completed=self._cost, rate=rate)

@@ -1,0 +1,235 @@
+"""`aioload inspect`: what a set holds, and what one record looks like."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from ..decode import for_kind
+from ..errors import AioloadError, ConfigError, NotFoundError
+from ..shard import INDEX_NAME, MANIFEST_NAME, Index, LocalReader, Manifest, check_sum, parse_index
+from ..shard.reader import read_exactly, read_whole
+from ._console import AsJson, count, print_json, print_table, short, size
+
+__all__ = ["inspect"]
+
+_SHOWN = 5  # shards and records in the overview
+_INLINE = ("int", "float", "str", "json")  # kinds whose value says more than its size
+_MAGIC = (
+    (b"\xff\xd8\xff", ".jpg"), (b"\x89PNG", ".png"), (b"GIF8", ".gif"), (b"BM", ".bmp"), (b"II*\0", ".tif"),
+    (b"MM\0*", ".tif"), (b"fLaC", ".flac"), (b"OggS", ".ogg"), (b"ID3", ".mp3"), (b"\xff\xfb", ".mp3"),
+)  # fmt: skip
+_SUFFIXES = {"ndarray": ".npy", "str": ".txt", "json": ".json", "int": ".i64", "float": ".f64"}
+
+
+def inspect(
+    data: Annotated[Path, typer.Argument(metavar="DATA", show_default=False, help="The folder of a set.")],
+    *,
+    record: Annotated[int | None, typer.Option(min=0, metavar="N", help="Show one record.")] = None,
+    save: Annotated[Path | None, typer.Option(metavar="DIR",
+        help="Write the bytes of the record's fields to files in this folder.")] = None,
+    as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Show what a set holds: fields, sizes, shards and the first records, or one record."""
+    if save is not None and record is None:
+        raise typer.BadParameter("--save writes one record; say which with --record")
+
+    opened = _Set.open(data)
+    if record is None:
+        overview = _overview(opened)
+        print_json(overview) if as_json else _show_overview(overview, data)
+        return
+
+    found = opened.record(record)
+    details = _details(found, opened.manifest)
+    if save is not None:
+        details["saved"] = [str(path) for path in _save(found, opened.manifest, save)]
+    print_json(details) if as_json else _show_details(details)
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """One record as it is stored."""
+
+    number: int
+    shard: str
+    start: int
+    stop: int
+    key: str | None
+    payloads: dict[str, memoryview]
+
+
+@dataclass(frozen=True, slots=True)
+class _Set:
+    """A local set."""
+
+    reader: LocalReader
+    manifest: Manifest
+    index: Index
+
+    @classmethod
+    def open(cls, folder: Path) -> _Set:
+        """Read manifest and index."""
+        if not (folder / MANIFEST_NAME).exists():
+            raise NotFoundError(f"{folder} holds no data set: there is no {MANIFEST_NAME} in it")
+
+        reader = LocalReader(folder)
+        manifest = Manifest.parse(read_whole(reader, MANIFEST_NAME), MANIFEST_NAME)
+        return cls(reader, manifest, parse_index(read_whole(reader, INDEX_NAME), manifest, INDEX_NAME))
+
+    def record(self, number: int) -> _Record:
+        """Read a record and compare it with its sum."""
+        if number >= len(self.index):
+            raise ConfigError(f"there is no record {number}; there are {count(len(self.index), 'record')}, from 0 on")
+
+        place = self.index.locate(np.array([number]))
+        shard, start, stop = self.index.shards[place.shard[0]], int(place.start[0]), int(place.stop[0])
+        data = memoryview(read_exactly(self.reader, shard, start, stop))
+        if place.sums is not None:
+            check_sum(data, int(place.sums[0]), shard=shard, record_id=number, start=start)
+
+        key, payloads = self.manifest.format.split(data)
+        return _Record(number, shard, start, stop, key, payloads)
+
+
+def _overview(opened: _Set) -> dict[str, Any]:
+    manifest, index = opened.manifest, opened.index
+    sizes = np.diff(index.positions.astype(np.int64))
+    return {
+        "records": manifest.records,
+        "fields": manifest.fields,
+        "index_fields": list(manifest.index_fields),
+        "metadata": manifest.metadata,
+        "data_bytes": manifest.data_bytes,
+        "index_bytes": manifest.index_bytes,
+        "record_bytes": {
+            "min": int(sizes.min()), "mean": float(sizes.mean()), "max": int(sizes.max())
+        } if len(sizes) else None,
+        "shards": [
+            {"name": name, "records": int(stop - start), "bytes": int(num_bytes)}
+            for name, start, stop, num_bytes in zip(
+                index.shards, index.shard_records[:-1], index.shard_records[1:], index.shard_bytes, strict=True
+            )
+        ],
+        "first": [_summary(opened, number) for number in range(min(_SHOWN, len(index)))],
+    }  # fmt: skip
+
+
+def _summary(opened: _Set, number: int) -> dict[str, Any]:
+    """Return a line's worth of a record; a damaged one must not hide the rest."""
+    try:
+        found = opened.record(number)
+    except AioloadError as error:
+        return {"record": number, "error": str(error)}
+
+    kinds = opened.manifest.fields
+    return {"record": number, "key": found.key, **{"fields": {n: _glance(kinds[n], v) for n, v in found.payloads.items()}}}
+
+
+def _glance(kind: str, payload: memoryview) -> Any:
+    """Return the value of a field where it is short, else its size."""
+    if kind not in _INLINE or len(payload) > 10_000:
+        return size(len(payload))
+
+    value = for_kind(kind)(payload)
+    return short(value) if kind in ("str", "json") else value
+
+
+def _details(found: _Record, manifest: Manifest) -> dict[str, Any]:
+    return {
+        "record": found.number,
+        "key": found.key,
+        "shard": found.shard,
+        "start": found.start,
+        "stop": found.stop,
+        "fields": {
+            name: {"kind": manifest.fields[name], "bytes": len(payload), "value": _describe(manifest.fields[name], payload)}
+            for name, payload in found.payloads.items()
+        },
+    }
+
+
+def _describe(kind: str, payload: memoryview) -> str:
+    """Tell what a field decodes to; where it cannot be decoded, why."""
+    try:
+        value = for_kind(kind)(payload)
+    except AioloadError as error:
+        return f"cannot be decoded: {error}"
+
+    return _shape_of(value, payload) if kind not in _INLINE else short(value, 200)
+
+
+def _shape_of(value: Any, payload: memoryview) -> str:
+    if isinstance(value, (bytes, memoryview)):
+        return short(bytes(payload[:16]).hex(" "), 60)
+
+    parts = value if isinstance(value, (tuple, list)) else [value]
+    return ", ".join(f"{p.dtype} {p.shape}" if isinstance(p, np.ndarray) else short(p) for p in parts)
+
+
+def _save(found: _Record, manifest: Manifest, folder: Path) -> Iterator[Path]:
+    """Write the fields of a record to files named by its number and theirs, nothing that the data could choose."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for place, (name, payload) in enumerate(found.payloads.items()):
+        plain = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:60]
+        unique = plain if plain == name else f"{plain}.{place}"  # no plain name has a dot
+        path = folder / f"{found.number:08}-{unique}{_suffix(manifest.fields[name], payload)}"
+        path.write_bytes(payload)
+        yield path
+
+
+def _suffix(kind: str, payload: memoryview) -> str:
+    if kind not in ("image", "audio"):
+        return _SUFFIXES.get(kind, ".bin")
+
+    head = bytes(payload[:12])
+    if head.startswith(b"RIFF"):
+        return ".webp" if head.endswith(b"WEBP") else ".wav"
+
+    return next((suffix for magic, suffix in _MAGIC if head.startswith(magic)), ".bin")
+
+
+def _show_overview(overview: dict[str, Any], data: Path) -> None:
+    shards, sizes = overview["shards"], overview["record_bytes"]
+    print(f"{data}: {count(overview['records'], 'record')}, {size(overview['data_bytes'])}")
+    print_table(
+        [
+            ("records", "min {}, mean {}, max {}".format(*map(size, sizes.values())) if sizes else "none"),
+            ("index", f"{size(overview['index_bytes'])}, columns: {', '.join(overview['index_fields']) or 'none'}"),
+            ("metadata", short(overview["metadata"], 100)),
+        ]
+    )
+    print("fields")
+    print_table((short(name), kind) for name, kind in overview["fields"].items())
+    print("shards")
+    print_table((s["name"], count(s["records"], "record"), size(s["bytes"])) for s in shards[:_SHOWN])
+    if len(shards) > _SHOWN:
+        print(f"  … and {len(shards) - _SHOWN:,} more")
+    print("first records")
+    print_table(map(_row, overview["first"]))
+
+
+def _row(summary: dict[str, Any]) -> Iterator[str]:
+    yield str(summary["record"])
+    if "error" in summary:
+        yield summary["error"]
+        return
+
+    yield "(no key)" if summary["key"] is None else short(summary["key"])
+    yield from (f"{short(name)}: {value}" for name, value in summary["fields"].items())
+
+
+def _show_details(details: dict[str, Any]) -> None:
+    key = "no key" if details["key"] is None else short(details["key"], 500)
+    print(f"record {details['record']}: {key}; {details['shard']}, bytes {details['start']} to {details['stop']}")
+    print_table(
+        (short(name), field["kind"], size(field["bytes"]), field["value"]) for name, field in details["fields"].items()
+    )
+    for path in details.get("saved", ()):
+        print(f"saved {path}")

@@ -1,0 +1,130 @@
+"""`aioload pack`: files in, a set out."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..errors import SampleError
+from ..packing import PackReport, Recipe, Unreadable, find_source
+from ..packing import pack as pack_source
+from ._console import AsJson, Quiet, count, parse_size, parse_workers, print_json, progress_bar, short, size
+
+__all__ = ["pack"]
+
+_SHOWN = 50  # unreadable files that are named; --json names all
+
+
+class Kind(StrEnum):
+    """Sources that can be asked for."""
+
+    folder = "folder"
+    flat = "flat"
+    webdataset = "webdataset"
+    csv = "csv"
+    jsonl = "jsonl"
+
+
+class Check(StrEnum):
+    """How far images are looked at."""
+
+    header = "header"
+    full = "full"
+    none = "none"
+
+
+def pack(
+    sources: Annotated[list[str], typer.Argument(metavar="SRC...", show_default=False,
+        help="A folder of images (a sub-folder is a class), WebDataset archives (also as name-{000..009}.tar), or a "
+             "CSV, TSV or JSONL table of paths.")],
+    destination: Annotated[Path, typer.Argument(metavar="DST", show_default=False, help="The folder to be made.")],
+    *,
+    kind: Annotated[Kind | None, typer.Option(help="What SRC is, where it cannot be told.")] = None,
+    path_field: Annotated[str | None, typer.Option(help="Column of a table that holds the path.")] = None,
+    shard_size: Annotated[int, typer.Option(parser=parse_size, metavar="SIZE", show_default="256MiB",
+        help="How large a shard may become.")] = 256 << 20,
+    workers: Annotated[Any, typer.Option(parser=parse_workers, metavar="N|auto",
+        help="Threads that read, or processes that re-encode; auto: as many as CPUs.")] = "auto",
+    resize: Annotated[int | None, typer.Option(min=1, metavar="N",
+        help="Make larger images smaller: N pixels on the shorter side, as JPEG.")] = None,
+    quality: Annotated[int | None, typer.Option(min=1, max=100, metavar="Q",
+        help="Re-encode images as JPEG of this quality; with --resize 90.")] = None,
+    index_field: Annotated[list[str] | None, typer.Option(metavar="NAME",
+        help="Keep the values of a numeric field in the index too; may be given again.")] = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out what cannot be read.")] = False,
+    check: Annotated[Check, typer.Option(help="Look at each image: does it open, does it decode.")] = Check.header,
+    shuffle: Annotated[bool, typer.Option("--shuffle", help="Pack in an order drawn from the seed.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the shuffled order.")] = 0,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:  # fmt: skip
+    """Pack images, archives or a table of files into a set that streams fast."""
+    try:
+        source = find_source(sources, kind=kind, path_field=path_field, seed=seed if shuffle else None)
+        with progress_bar("packing", source.cost, quiet=quiet or as_json) as advance:
+            report = pack_source(
+                source,
+                destination,
+                recipe=Recipe(check=check, resize=resize, quality=quality),
+                shard_bytes=shard_size,
+                index_fields=index_field or (),
+                num_workers=workers,
+                skip_bad=skip_bad,
+                progress=advance,
+            )
+    except SampleError as error:
+        _show_failure(error, as_json=as_json)
+        raise
+
+    if as_json:
+        print_json(_as_json(report))
+    elif not quiet:
+        _show(report, source.kind, destination)
+    _show_unreadable(report.unreadable)
+
+
+def _show_failure(error: SampleError, *, as_json: bool) -> None:
+    unreadable: tuple[Unreadable, ...] = error.facts.get("unreadable", ())
+    if as_json:
+        print_json({"error": str(error), "unreadable": [_entry(bad) for bad in unreadable]})
+    _show_unreadable(unreadable)
+
+
+def _show(report: PackReport, kind: str, destination: Path) -> None:
+    rate = report.records / max(report.seconds, 1e-9)
+    print(
+        f"packed {count(report.records, 'record')} from {kind} into {destination}: {size(report.data_bytes)} in "
+        f"{count(report.shards, 'shard')}, {report.seconds:.1f} s, {rate:,.0f} records/s"
+    )
+    for note in report.notes:
+        print(note)
+
+
+def _show_unreadable(unreadable: tuple[Unreadable, ...]) -> None:
+    if not unreadable:
+        return
+
+    print(f"{count(len(unreadable), 'file')} could not be packed:", file=sys.stderr)
+    for bad in unreadable[:_SHOWN]:
+        print(f"  {short(bad.name, 500)}: {short(bad.reason, 300)}", file=sys.stderr)
+    if len(unreadable) > _SHOWN:
+        print(f"  … and {len(unreadable) - _SHOWN:,} more; --json names all", file=sys.stderr)
+
+
+def _as_json(report: PackReport) -> dict[str, Any]:
+    return {
+        "records": report.records,
+        "bytes": report.data_bytes,
+        "shards": report.shards,
+        "seconds": round(report.seconds, 3),
+        "unreadable": [_entry(bad) for bad in report.unreadable],
+        "notes": list(report.notes),
+    }
+
+
+def _entry(bad: Unreadable) -> dict[str, str]:
+    return {"name": bad.name, "reason": bad.reason}

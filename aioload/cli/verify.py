@@ -1,0 +1,73 @@
+"""`aioload verify`: every byte of a set compared with its sums."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..errors import AioloadError, NotFoundError
+from ..shard import MANIFEST_NAME, LocalReader, Manifest, Problem, VerifyReport
+from ..shard import verify as verify_set
+from ._console import AsJson, Quiet, count, print_json, progress_bar, short, size
+
+__all__ = ["verify"]
+
+
+def verify(
+    data: Annotated[Path, typer.Argument(metavar="DATA", show_default=False, help="The folder of a set.")],
+    *,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Check every sum and every offset of a set; name each damaged record."""
+    if not data.is_dir():
+        raise NotFoundError(f"{data} is no folder")
+
+    reader = LocalReader(data)
+    started = time.monotonic()
+    with progress_bar("verifying", _expected_bytes(reader), quiet=quiet or as_json) as advance:
+        report = verify_set(reader, progress=lambda num_bytes: advance(num_bytes, num_bytes))
+
+    if as_json:
+        print_json({**asdict(report), "ok": report.ok})
+    else:
+        _show(report, data, time.monotonic() - started, quiet=quiet)
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+def _expected_bytes(reader: LocalReader) -> int:
+    """Return how much there is to read, as far as the manifest can tell: only the bar needs it."""
+    try:
+        return Manifest.parse(reader.read(MANIFEST_NAME, 0, reader.size(MANIFEST_NAME)), MANIFEST_NAME).data_bytes
+    except AioloadError:
+        return 0
+
+
+def _show(report: VerifyReport, data: Path, seconds: float, *, quiet: bool) -> None:
+    for problem in report.problems:
+        print(_line(problem))
+    if report.omitted:
+        print(f"… and {count(report.omitted, 'more problem')}")
+
+    found = len(report.problems) + report.omitted
+    if found or not quiet:
+        verdict = count(found, "problem") if found else "all well"
+        print(
+            f"{data}: {verdict}; {count(report.records, 'record')} ({size(report.data_bytes)}) in "
+            f"{count(report.shards, 'shard')} checked in {seconds:.1f} s"
+        )
+
+
+def _line(problem: Problem) -> str:
+    place = [problem.shard]
+    if problem.record is not None:
+        place.append(f"record {problem.record}")
+    place.append(problem.region)
+    if problem.offset is not None:
+        place.append(f"byte {problem.offset}")
+    return f"{', '.join(place)}: {short(problem.message, 300)}"

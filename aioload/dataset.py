@@ -1,0 +1,183 @@
+"""Dataset: a packed set of records, where it lies and what is in it; opened when first asked."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import anyio
+import numpy as np
+
+from .decode import for_kind
+from .errors import AioloadError, ConfigError, ShardError
+from .shard.format import INDEX_NAME, MANIFEST_NAME, NativeFormat, check_sum
+from .shard.index import Index, parse_index
+from .shard.manifest import Manifest
+from .storage import LocalStorage, Storage, read
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Dataset"]
+
+T = TypeVar("T")
+
+
+class Dataset:
+    """A set of records that `Writer` or `aioload pack` has made.
+
+    Nothing is read until something is asked of it; then its manifest and index are read once and kept.
+
+    Args:
+        source: the folder.
+    """
+
+    def __init__(self, source: str | os.PathLike[str]) -> None:
+        self.source = os.fspath(source)
+        if "://" in self.source:
+            raise ConfigError(f"{self.source}: only local folders can be opened so far; copy it to a disk")
+        self._lock = threading.Lock()
+        self._opened: tuple[Manifest, Index] | None = None
+
+    def __len__(self) -> int:
+        """Return the number of records."""
+        return len(self.index)
+
+    def __getitem__(self, record: int) -> dict[str, Any]:
+        """Read and decode one record, for looking at data.
+
+        Args:
+            record: its number; negative ones count from the end.
+
+        Returns:
+            The sample: a value for each field, as the default decoders make it, and `"__key__"`.
+
+        Raises:
+            IndexError: there is no such record.
+            ShardError: its bytes are damaged.
+            SampleError: a value cannot be decoded.
+        """
+        number = record + len(self) if record < 0 else record
+        key, payloads = self.format.split(memoryview(self.read_record(number)))
+        sample: dict[str, Any] = {}
+        for field, kind in self.fields.items():
+            try:
+                sample[field] = for_kind(kind)(payloads[field])
+            except AioloadError as error:
+                error.add_note(f"in field {field!r} of record {number} of {self.source}")
+                raise
+        sample["__key__"] = str(number) if key is None else key
+        return sample
+
+    def __repr__(self) -> str:
+        if self._opened is None:
+            return f"<Dataset {self.source!r} not opened>"
+        return f"<Dataset {self.source!r} records={len(self)} fields={self.fields}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Dataset, (self.source,)
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """Names and kinds of the fields, in the order of the record."""
+        return dict(self.manifest.fields)
+
+    @property
+    def metadata(self) -> Any:
+        """What the writer was told to keep, such as names of classes."""
+        return self.manifest.metadata
+
+    @property
+    def manifest(self) -> Manifest:
+        """The set's manifest."""
+        return self._open()[0]
+
+    @property
+    def index(self) -> Index:
+        """Where each record lies."""
+        return self._open()[1]
+
+    @property
+    def format(self) -> NativeFormat:
+        """How a record is cut into fields."""
+        return self.manifest.format
+
+    def read_record(self, record: int) -> bytes:
+        """Read the bytes of one record and check them.
+
+        Raises:
+            IndexError: there is no such record.
+            ShardError: they are damaged.
+        """
+        located = self.index.locate(np.array([record], np.int64))
+        shard = self.index.shards[int(located.shard[0])]
+        start, stop = int(located.start[0]), int(located.stop[0])
+        data = _blocking(self._with_storage(lambda storage: read(storage, shard, start, stop)))
+        if located.sums is not None:
+            check_sum(memoryview(data), int(located.sums[0]), shard=shard, record_id=record, start=start)
+        return data
+
+    def open_storage(self) -> Storage:
+        """Return a storage of this set's files, for one event loop; whoever opens it closes it."""
+        return LocalStorage(self.source)
+
+    def _open(self) -> tuple[Manifest, Index]:
+        with self._lock:
+            if self._opened is None:
+                if not Path(self.source).is_dir():
+                    raise ConfigError(
+                        f"{self.source} is not a folder; give the folder that `aioload pack` wrote"
+                    )
+                self._opened = _blocking(self._with_storage(self._load))
+            return self._opened
+
+    async def _load(self, storage: Storage) -> tuple[Manifest, Index]:
+        try:
+            head = await read(storage, MANIFEST_NAME)
+        except FileNotFoundError as error:
+            raise ShardError(
+                f"{self.source} holds no {MANIFEST_NAME}: it is no packed set, or its writer did not finish; "
+                "pack it again",
+                shard=MANIFEST_NAME,
+            ) from error
+        manifest = Manifest.parse(head, _join(self.source, MANIFEST_NAME))
+        index = await read(storage, INDEX_NAME)
+        return manifest, parse_index(index, manifest, _join(self.source, INDEX_NAME))
+
+    async def _with_storage(self, use: Callable[[Storage], Coroutine[Any, Any, T]]) -> T:
+        storage = self.open_storage()
+        try:
+            return await use(storage)
+        finally:
+            aclose = getattr(storage, "aclose", None)
+            if aclose is not None:
+                await aclose()
+
+
+def _join(folder: str, name: str) -> str:
+    return str(Path(folder) / name)
+
+
+def _blocking(waited: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end in a thread of its own: the caller's may have a loop that runs already."""
+    outcome: list[T] = []
+    failure: list[BaseException] = []
+
+    async def main() -> None:
+        outcome.append(await waited)
+
+    def run() -> None:
+        try:
+            anyio.run(main)
+        except BaseException as error:  # raised again where it is waited for
+            failure.append(error)
+
+    thread = threading.Thread(target=run, name="aioload-open", daemon=True)
+    thread.start()
+    thread.join()
+    if failure:
+        raise failure[0]
+    return outcome[0]

@@ -1,0 +1,290 @@
+"""The Pillow backend of the image decoder.
+
+Pictures are opened by their plugins, not by `PIL.Image.open`: that one holds every picture against a limit of
+the whole process, while ours is an option and is checked first, from the header. No switch of Pillow's is
+touched, and its warnings do not get out: for the common formats because nothing is called that warns, for the
+others by a filter, which is kept from the common ones since it, too, belongs to the whole process.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import struct
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import IO, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageFile, JpegImagePlugin
+
+from ..errors import SampleError
+
+__all__ = ["decode"]
+
+Pixels = npt.NDArray[Any]
+
+_JPEG = b"\xff\xd8\xff"
+_QUIET = (_JPEG, b"\x89PNG", b"BM", b"P5", b"P6", b"RIFF")
+_FILTER_LOCK = threading.Lock()
+_ORIENTATION = 0x0112
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_SHAPES: dict[str, tuple[int, ...]] = {"RGB": (3,), "RGBA": (4,), "L": (), "I;16": ()}
+_TURNS_BACK = _TURNS | {6: _TURNS[8], 8: _TURNS[6]}
+
+
+def decode(data: bytes | memoryview, *, mode: str, orient: bool, max_pixels: int, all_frames: bool) -> Pixels:
+    """Decode one picture; the options are those of `aioload.decode.Image`.
+
+    Raises:
+        SampleError: it cannot be decoded, whatever class Pillow raised.
+    """
+    raw = bytes(data)
+    try:
+        with _hushed(raw):
+            image = _open(raw, max_pixels)
+            if all_frames:
+                return _all_frames(image, raw, mode, orient, max_pixels)
+            return _pixels(_turned(image, mode, orient))
+    except SampleError:
+        raise
+    except Exception as error:  # Pillow answers damage with a dozen classes that have nothing else in common
+        raise _translated(error, raw) from error
+
+
+@contextmanager
+def _hushed(raw: bytes) -> Iterator[None]:
+    """Keep Pillow's warnings in, where the format has any."""
+    if raw.startswith(_QUIET) and b"acTL" not in raw[:1024]:
+        yield
+        return
+    with _FILTER_LOCK, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+class _Jpeg(JpegImagePlugin.JpegImageFile):
+    """A JPEG file without the pictures and tags around the first picture."""
+
+    def _read_dpi_from_exif(self) -> None:
+        """Leave the EXIF tags unread: parsing them takes longer than the rest, and warns of damage in any."""
+
+
+def _open(raw: bytes, max_pixels: int) -> ImageFile.ImageFile:
+    """Read the header, and hold the size against the limit."""
+    image = _try(_Jpeg, raw) if raw.startswith(_JPEG) else _identified(raw)
+    width, height = image.size
+    if width * height > max_pixels:
+        raise _too_large(f"{width} x {height}", max_pixels)
+    return image
+
+
+def _identified(raw: bytes) -> ImageFile.ImageFile:
+    """Open with the first plugin that takes the file: the few common formats first, then all."""
+    damage: Exception | None = None
+    tried: set[str] = {"EPS"}  # its plugin runs Ghostscript
+    for register in (Image.preinit, Image.init):
+        register()
+        for name in [name for name in Image.ID if name not in tried]:
+            tried.add(name)
+            factory, accept = Image.OPEN[name]
+            if accept is not None and not _accepted(accept, raw):
+                continue
+            try:
+                return _try(factory, raw)
+            except (SyntaxError, IndexError, TypeError, EOFError, struct.error) as error:
+                if accept is not None:  # the file said it was of this format
+                    damage = damage or error
+    if damage is not None:
+        raise damage
+    raise _unidentified(raw)
+
+
+def _accepted(accept: Callable[[bytes], bool | str], raw: bytes) -> bool:
+    """Ask a plugin whether a file looks like its own."""
+    try:
+        return accept(raw[:16]) is True
+    except (SyntaxError, IndexError, TypeError, struct.error):  # fewer bytes than it looks at
+        return False
+
+
+def _try(factory: Callable[[IO[bytes], str], ImageFile.ImageFile], raw: bytes) -> ImageFile.ImageFile:
+    """Open with one plugin, and tell a header that is cut short from one that is wrong."""
+    source = io.BytesIO(raw)
+    try:
+        return factory(source, "")
+    except (SyntaxError, IndexError, TypeError, struct.error) as error:
+        if source.tell() >= len(raw):
+            raise EOFError("it is truncated inside its header") from error
+        raise
+
+
+def _all_frames(image: ImageFile.ImageFile, raw: bytes, mode: str, orient: bool, max_pixels: int) -> Pixels:
+    """Decode frame after frame, to the end that the file itself names."""
+    frames: list[Pixels] = []
+    pixels = image.width * image.height
+    for index in itertools.count():
+        try:
+            image.seek(index)
+        except EOFError:
+            break
+        if pixels * (index + 1) > max_pixels:
+            raise _too_large(f"{image.width} x {image.height} in more than {index} frames", max_pixels)
+        frames.append(_pixels(_turned(image, mode, orient)))
+    # Pillow takes the end of the bytes for the end of the animation
+    if len(frames) < getattr(image, "n_frames", 1) or (image.format == "GIF" and not _gif_is_whole(raw)):
+        raise EOFError(f"it is truncated after {len(frames)} frames")
+    return np.stack(frames)
+
+
+def _turned(image: ImageFile.ImageFile, mode: str, orient: bool) -> Image.Image:
+    """Decode the present frame, convert it, and turn it as asked."""
+    tiff_orientation = getattr(image, "tag_v2", {}).get(_ORIENTATION, 1)
+    image.load()  # before the tags are looked at: PNG may have them behind the pixels
+    converted = _converted(image, mode)
+
+    if hasattr(image, "tag_v2"):  # the TIFF plugin has turned it already
+        turn = None if orient else _TURNS_BACK.get(tiff_orientation)
+    else:
+        turn = _TURNS.get(_exif_orientation(image.info.get("exif", b""))) if orient else None
+    return converted if turn is None else converted.transpose(turn)
+
+
+def _converted(image: Image.Image, mode: str) -> Image.Image:
+    """Convert colours where they are not as asked."""
+    if image.mode == mode:
+        return image
+    if mode == "I;16":
+        return Image.fromarray(_gray16(image))
+    if image.mode.startswith(("I", "F")):
+        # round, where convert() would clip at 255
+        image = Image.fromarray(((_gray16(image).astype(np.uint32) + 128) // 257).astype(np.uint8))
+    if image.mode in ("RGBa", "La"):
+        image = image.convert({"RGBa": "RGBA", "La": "LA"}[image.mode])  # colours not multiplied by alpha
+
+    hidden = image.info.pop("transparency", None) if mode != "RGBA" else None  # convert() would warn of it
+    try:
+        return image.convert(mode)
+    except ValueError as error:
+        raise _unsupported(f"{image.mode} cannot become {mode}: {error}") from error
+    finally:
+        if hidden is not None:
+            image.info["transparency"] = hidden
+
+
+def _gray16(image: Image.Image) -> Pixels:
+    """Return gray values in 16 bits."""
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):
+        return np.asarray(image).astype(np.uint16)
+    if image.mode in ("1", "L"):
+        return np.asarray(image.convert("L")).astype(np.uint16) * np.uint16(257)
+    raise _unsupported(f"colours of mode {image.mode} have no fixed range of 16-bit gray")
+
+
+def _pixels(image: Image.Image) -> Pixels:
+    """Copy the pixels out, into memory of their own that may be written to.
+
+    As `numpy.asarray` does, which is slower and ends on read-only bytes; `numpy.array` copies once more.
+    """
+    width, height = image.size
+    out = np.empty((height, width, *_SHAPES[image.mode]), np.uint16 if image.mode == "I;16" else np.uint8)
+    flat = out.reshape(-1).view(np.uint8)
+    encoder = Image._getencoder(image.mode, "raw", (image.mode,))
+    encoder.setimage(image.im, (0, 0, width, height))
+    start, status = 0, 0
+    while not status:
+        _, status, chunk = encoder.encode(
+            max(ImageFile.MAXBLOCK, width * 4)
+        )  # in pieces that stay in the cache
+        flat[start : start + len(chunk)] = np.frombuffer(chunk, np.uint8)
+        start += len(chunk)
+    if start != len(flat):
+        raise OSError(f"Pillow gave {start} bytes for {len(flat)}")
+    return out
+
+
+def _exif_orientation(exif: bytes) -> int:
+    """Read one tag, and none of the others: Pillow's parser reads all, and warns of damage in any."""
+    tags = exif.removeprefix(b"Exif\0\0")
+    order: Literal["little", "big"] = "little" if tags[:2] == b"II" else "big"
+    entry = int.from_bytes(tags[4:8], order) + 2
+    count = int.from_bytes(tags[entry - 2 : entry], order)
+    for start in range(entry, min(entry + 12 * count, len(tags) - 11), 12):
+        if int.from_bytes(tags[start : start + 2], order) == _ORIENTATION:
+            is_long = int.from_bytes(tags[start + 2 : start + 4], order) == 4
+            return int.from_bytes(tags[start + 8 : start + (12 if is_long else 10)], order)
+    return 1
+
+
+def _gif_is_whole(raw: bytes) -> bool:
+    """Walk over the blocks of a GIF to its trailer."""
+    place = 13 + _gif_colours(raw[10:11])
+    while raw[place : place + 1] in (b"!", b","):
+        if raw[place : place + 1] == b"!":
+            place += 2
+        else:
+            place += 11 + _gif_colours(raw[place + 9 : place + 10])
+        while place < len(raw) and raw[place]:
+            place += 1 + raw[place]
+        place += 1
+    return raw[place : place + 1] == b";"
+
+
+def _gif_colours(flags: bytes) -> int:
+    """Return the size of the colour table that these flags tell of."""
+    return 3 << (flags[0] & 7) + 1 if flags and flags[0] & 0x80 else 0
+
+
+def _translated(error: Exception, raw: bytes) -> SampleError:
+    """Make one error of whatever Pillow raised."""
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, Image.DecompressionBombError):
+        return SampleError(
+            f"this picture is larger than Pillow's own limit: {error}", category="too_many_pixels"
+        )
+    short_riff = raw[:4] == b"RIFF" and int.from_bytes(raw[4:8], "little") + 8 > len(raw)  # WebP says no more
+    cut = short_riff or isinstance(error, EOFError | IndexError | struct.error) or "truncated" in text.lower()
+    return SampleError(
+        f"this picture {'is cut short' if cut else 'is damaged'} ({len(raw)} bytes): {error}; "
+        "pack it again from its source, or pass on_error='skip'",
+        category="truncated" if cut else "broken",
+        cause=text,
+    )
+
+
+def _too_large(size: str, max_pixels: int) -> SampleError:
+    """Make the error for a picture over the limit."""
+    return SampleError(
+        f"this picture says it has {size} pixels, over the limit of {max_pixels}; if that is right, "
+        "decode it with aioload.decode.Image(max_pixels=...)",
+        category="too_many_pixels",
+    )
+
+
+def _unidentified(raw: bytes) -> SampleError:
+    """Make the error for bytes that are no picture."""
+    what = f"{len(raw)} bytes that begin with {raw[:16]!r}" if raw else "no bytes at all"
+    return SampleError(
+        f"this is no picture that Pillow knows: {what}; "
+        "pack it again from its source, or pass on_error='skip'",
+        category="unidentified",
+    )
+
+
+def _unsupported(reason: str) -> SampleError:
+    """Make the error for a sound picture that has no meaning in the mode asked for."""
+    return SampleError(
+        f"{reason}; ask for another mode, or take the bytes with decode={{field: 'raw'}}",
+        category="unsupported",
+    )

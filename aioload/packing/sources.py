@@ -1,0 +1,124 @@
+"""Which kind of source lies there: told by names and folders, or as the user says."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..errors import ConfigError, NotFoundError, StorageError
+from .folders import Listing, class_folder, flat_folder, list_folder
+from .items import Source, printable
+from .tables import table
+from .tars import expand, webdataset
+
+__all__ = ["SOURCE_KINDS", "find_source"]
+
+SOURCE_KINDS = ("folder", "flat", "webdataset", "csv", "jsonl")
+"""A sub-folder a class; images without labels; tar archives; tables."""
+
+_SUFFIXES = {".tar": "webdataset", ".csv": "csv", ".tsv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+
+
+def find_source(
+    paths: Sequence[str | os.PathLike[str]],
+    *,
+    kind: str | None = None,
+    path_field: str | None = None,
+    seed: int | None = None,
+) -> Source:
+    """Return what lies at the paths, ready to be packed.
+
+    Args:
+        paths: one folder or table, or any number of archives; `{000..009}` in a name stands for each number.
+        kind: one of `SOURCE_KINDS`, where it cannot be told.
+        path_field: the column of a table that holds the path.
+        seed: of the order; sorted, or as in the file, without.
+
+    Raises:
+        ConfigError: it cannot be told what this is, or an option does not go with it.
+        NotFoundError: there is no such file.
+        StorageError: it cannot be read.
+        ShardError: its content is not what its name says.
+    """
+    found = [Path(name) for path in paths for name in expand(os.fspath(path))]
+    try:
+        return _open(_existing(found), kind, path_field, seed)
+    except OSError as error:
+        if isinstance(error, StorageError):
+            raise
+        raise StorageError(f"{error.filename or found[0]} cannot be read: {error.strerror}") from error
+
+
+def _existing(paths: list[Path]) -> list[Path]:
+    if not paths:
+        raise ConfigError("nothing to pack: name a folder, a table or some archives")
+
+    for path in paths:
+        if not path.exists():
+            raise NotFoundError(f"{printable(os.fspath(path))} does not exist")
+
+    return paths
+
+
+def _open(paths: list[Path], kind: str | None, path_field: str | None, seed: int | None) -> Source:
+    if paths[0].is_dir():
+        return _open_folder(_only(paths), kind, seed)
+
+    kind = kind or _kind_by_suffix(paths)
+    if kind in ("csv", "jsonl"):
+        return table(_only(paths), is_json=kind == "jsonl", path_field=path_field, seed=seed)
+
+    if kind != "webdataset":
+        raise ConfigError(f"{paths[0]} is no folder, so it cannot be packed as {kind!r}")
+
+    return _open_archives(paths, seed)
+
+
+def _open_folder(root: Path, kind: str | None, seed: int | None) -> Source:
+    listing = list_folder(root)
+    archives = [root / path for path in listing.others if os.sep not in path and path.endswith(".tar")]
+    kind = kind or _kind_by_content(listing, archives)
+
+    if kind == "webdataset":
+        return _open_archives(archives, seed)
+
+    if kind not in ("folder", "flat"):
+        raise ConfigError(f"{root} is a folder, so it cannot be packed as {kind!r}; name the file")
+
+    return class_folder(listing, seed=seed) if kind == "folder" else flat_folder(listing, seed=seed)
+
+
+def _open_archives(paths: list[Path], seed: int | None) -> Source:
+    if seed is not None:
+        raise ConfigError("archives are read from front to back, so they cannot be shuffled while they are packed")
+
+    return webdataset(paths)
+
+
+def _kind_by_content(listing: Listing, archives: list[Path]) -> str:
+    if listing.images:
+        return "folder" if listing.classes else "flat"
+
+    if archives:
+        return "webdataset"
+
+    hint = "; it is packed already" if "manifest.json" in listing.others else ""
+    raise ConfigError(f"{listing.root} holds neither images nor archives{hint}; to pack a table, name the file")
+
+
+def _kind_by_suffix(paths: list[Path]) -> str:
+    kinds = {_SUFFIXES.get(path.suffix.lower()) for path in paths}
+    kind = kinds.pop()
+    if kind is None or kinds:
+        raise ConfigError(f"the name of {paths[0]} does not tell what it is (known are {', '.join(_SUFFIXES)}); "
+                          "say so with --kind")  # fmt: skip
+
+    return kind
+
+
+def _only(paths: list[Path]) -> Path:
+    if len(paths) > 1:
+        raise ConfigError(f"only archives can be packed several at a time, got {paths[0]} and {len(paths) - 1} more")
+
+    return paths[0]

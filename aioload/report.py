@@ -1,0 +1,61 @@
+"""Report: what a loader counted, as text that a person reads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .stats import LoaderStats
+
+__all__ = ["render"]
+
+
+def render(stats: LoaderStats) -> str:
+    """Return where the time went."""
+    if not stats.batches:
+        return "no batch has been handed out yet"
+    steady = max(stats.wait_seconds - stats.first_batch_seconds, 0.0)
+    loop = steady + stats.consumer_seconds
+    lines = [
+        f"{stats.batches:,} batches, {stats.samples:,} samples, {_size(stats.batch_bytes)} of arrays",
+        f"the training loop waited {_share(steady, loop)} of its time for data "
+        f"({steady:.2f} s of {loop:.2f} s), and {stats.first_batch_seconds:.2f} s for its first batch",
+    ]
+    if loop > 0:
+        lines.append(f"throughput {stats.samples / (loop + stats.first_batch_seconds):,.0f} samples/s")
+    lines += _stages(stats)
+    lines.append(
+        f"memory: at most {_size(stats.memory_peak)} of {_size(stats.memory_limit)} in use; "
+        f"{stats.copies:,} batches handed over as copies"
+    )
+    return "\n".join(lines)
+
+
+def _stages(stats: LoaderStats) -> list[str]:
+    """Return a line for each stage, with its work per thousand samples."""
+    thousand = 1000 / stats.samples if stats.samples else 0.0
+    where = f"{stats.num_workers} workers" if stats.num_workers else "the training thread"
+    rate = stats.read_bytes / stats.read_seconds if stats.read_seconds else 0.0
+    read = f"{stats.reads:,} reads, {_size(stats.read_bytes)}, {_size(rate)}/s in each"
+    rows = [
+        ("read", stats.read_seconds, read),
+        ("decode", stats.decode_seconds, f"in {where}"),
+        ("transform", stats.transform_seconds, f"in {where}"),
+        ("collate", stats.collate_seconds, f"in {where}"),
+    ]
+    return [
+        f"  {name:<10}{seconds:8.2f} s  {seconds * thousand:7.3f} s per 1,000 samples   {note}"
+        for name, seconds, note in rows
+    ]
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{part / whole:.0%}" if whole > 0 else "0%"
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024 or unit == "GiB":
+            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
+        count /= 1024
+    raise AssertionError

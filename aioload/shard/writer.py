@@ -1,0 +1,289 @@
+"""The writer: samples in, a folder out that is complete or not there at all (FORMAT.md, section 1).
+
+- Nothing has its final name before all its bytes are on the disk; the manifest comes last, by a rename. So a
+  folder with a manifest is a whole set, whenever the process was killed.
+- A sample is encoded whole before its first byte is written: after a value that does not fit, the set is
+  as it was and the writer goes on. After an error within a record it cannot, and takes everything back.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Self
+
+import numpy as np
+
+from ..errors import ClosedError, ConfigError, SampleError
+from .folder import Folder
+from .footer import Footer, footer_bytes
+from .format import (
+    DATA_START,
+    FORMAT_VERSION,
+    INDEX_NAME,
+    MANIFEST_NAME,
+    SHARD_HEADER,
+    SHARD_TRAILER,
+    Chunk,
+    NativeFormat,
+    crc32c,
+    shard_name,
+)
+from .index import join_footers, make_manifest, render_index
+from .kinds import KEY_NAME, check_columns, check_fields, encode
+from .manifest import to_json
+
+__all__ = ["Writer"]
+
+
+class Writer:
+    """Packs samples into a folder, in one pass.
+
+    Used in a `with` block, it closes at the end; an error in the block takes back everything that was
+    written. It belongs to one thread.
+
+    Args:
+        path: a local folder, made where it does not exist. It must not hold a complete set.
+        fields: name and kind of each field, in the order in which a record holds them.
+        shard_bytes: a new shard begins before a file would become larger; only a record that is too large by
+            itself makes one that is (the metadata, in the last shard, is not counted).
+        index_fields: fields of kind int or float whose values are kept in the index too.
+        metadata: anything that JSON can say, kept in the manifest; may be set until the writer is closed.
+
+    Raises:
+        ConfigError: an argument cannot work, or the folder is taken.
+        StorageError: the folder cannot be made or cleared.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        fields: Mapping[str, str] | Iterable[tuple[str, str]],
+        *,
+        shard_bytes: int = 256 << 20,
+        index_fields: Iterable[str] = (),
+        metadata: Any = None,
+    ) -> None:
+        if "://" in str(path):
+            raise ConfigError(
+                f"Writer writes to a local folder, not to {str(path).partition('://')[0]}; upload it then"
+            )
+        if shard_bytes < 1:
+            raise ConfigError(f"shard_bytes must be a positive number, got {shard_bytes}")
+
+        self._format = NativeFormat(check_fields(fields))
+        self._names = {name for name, _ in self._format.fields}
+        self._columns = check_columns(index_fields, self._format.fields)
+        self._shard_bytes = shard_bytes
+        self.metadata = {} if metadata is None else metadata
+
+        self._empty = Footer.empty(self._format.fields, self._columns)
+        self._description_bytes = len(self._empty.describe())
+        self._footers: list[Footer] = []
+        self._file_bytes: list[int] = []
+        self._records = 0
+        self._closed = False
+        self._folder = Folder(Path(path))
+        self._shard: _OpenShard | None = None  # begun with its first record
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self.abort()
+            return
+
+        try:
+            self.close()
+        except BaseException:  # whatever stopped it, nothing may stay that looks like a set
+            self.abort()
+            raise
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "open"
+        return f"<Writer {state} records={self._records} shards={len(self._footers) + (not self._closed)}>"
+
+    @property
+    def records(self) -> int:
+        """How many records have been written."""
+        return self._records
+
+    @property
+    def metadata(self) -> Any:
+        """What the manifest will keep besides the data."""
+        return self._metadata
+
+    @metadata.setter
+    def metadata(self, value: Any) -> None:
+        to_json(value)  # a mistake should show here, not after hours of packing
+        self._metadata = value
+
+    # hot: once per record
+    def write(self, sample: Mapping[str, Any], key: str | None = None) -> None:
+        """Add a record.
+
+        Args:
+            sample: a value for each field; a `"__key__"`, as samples that were read have it, is the key.
+            key: a name for the record; the empty text is no key.
+
+        Raises:
+            SampleError: a field is missing, or unknown, or its value does not fit; nothing was written.
+            StorageError: the disk failed; all was taken back, and the writer is closed.
+            ClosedError: the writer is closed.
+        """
+        if self._closed:
+            raise ClosedError("this Writer is closed; make another, in another folder")
+
+        key = sample.get(KEY_NAME) if key is None else key
+        try:
+            values = self._encode(sample, key)
+            chunks = self._format.join(key, values)
+        except SampleError as error:
+            facts = {**error.facts, "record": self._records, "key": key if isinstance(key, str) else None}
+            raise SampleError(
+                f"record {self._records} (key {key!r}) was not written: {error}", **facts
+            ) from error
+
+        try:
+            self._append(chunks, [values[name] for name in self._columns])
+        except OSError as error:
+            self.abort()
+            raise self._folder.translated(error) from error
+        except BaseException:  # an interrupt too may have left half a record
+            self.abort()
+            raise
+
+    def close(self) -> None:
+        """Finish the set; closing twice is free.
+
+        Raises:
+            ConfigError: the metadata is not what JSON can say; set it anew and close again.
+            StorageError: the disk failed; all was taken back.
+        """
+        if self._closed:
+            return
+
+        to_json(self._metadata)
+        try:
+            self._finish()
+        except OSError as error:
+            self.abort()
+            raise self._folder.translated(error) from error
+        except BaseException:
+            self.abort()
+            raise
+
+        self._closed = True
+        self._folder.close()
+
+    def abort(self) -> None:
+        """Take back everything that was written; after `close` it does nothing."""
+        if self._closed:
+            return
+
+        self._closed = True
+        if self._shard is not None:
+            self._shard.discard()
+        self._folder.clear()
+        self._folder.close()
+
+    def _encode(self, sample: Mapping[str, Any], key: str | None) -> dict[str, bytes | memoryview]:
+        if key is not None and not isinstance(key, str):
+            raise SampleError(f"a key is text, got {type(key).__qualname__}")
+
+        if sample.keys() - {KEY_NAME} != self._names:
+            raise SampleError(
+                f"it has the fields {list(sample)}, the set has {sorted(self._names)}: each needs a value"
+            )
+
+        return {name: encode(kind, sample[name], name) for name, kind in self._format.fields}
+
+    def _append(self, chunks: Sequence[Chunk], columns: Sequence[Chunk]) -> None:
+        size = sum(len(chunk) for chunk in chunks)
+        if self._shard is not None and self._size_with(self._shard, size) > self._shard_bytes:
+            self._end_shard(self._shard)
+
+        if self._shard is None:
+            self._shard = _OpenShard(self._folder, len(self._footers), self._empty)
+
+        self._shard.append(chunks, size, columns)
+        self._records += 1
+
+    def _size_with(self, shard: _OpenShard, record_bytes: int) -> int:
+        """Return how large the file would become with one more record."""
+        footer = footer_bytes(len(shard.ends) + 1, len(self._columns), self._description_bytes)
+        return DATA_START + shard.data_bytes + record_bytes + footer + SHARD_TRAILER.size
+
+    def _end_shard(self, shard: _OpenShard, *, last: bool = False) -> None:
+        footer = shard.footer(last=last, metadata=self._metadata if last else None)
+        self._file_bytes.append(shard.finish(footer))
+        self._footers.append(footer)
+        self._shard = None
+
+    def _finish(self) -> None:
+        """Write what comes after the records; an empty set too has a shard, to be rebuilt from."""
+        self._end_shard(self._shard or _OpenShard(self._folder, 0, self._empty), last=True)
+
+        index = join_footers(self._footers, self._file_bytes)
+        rendered = render_index(index)
+        self._folder.put(INDEX_NAME, rendered)
+        self._folder.put(MANIFEST_NAME, make_manifest(index, rendered, self._metadata).render())
+
+
+class _OpenShard:
+    """A shard that is being written, and what its footer will say."""
+
+    def __init__(self, folder: Folder, number: int, empty: Footer) -> None:
+        self.ends = array("Q")
+        self.data_bytes = 0
+        self._sums = array("I")
+        self._columns = [bytearray() for _ in empty.columns]
+        self._folder = folder
+        self._number = number
+        self._empty = empty
+        self._file: BinaryIO = folder.begin(shard_name(number))
+        self._file.write(SHARD_HEADER.pack(version=FORMAT_VERSION, shard=number, fields=len(empty.fields)))
+
+    # hot: once per record
+    def append(self, chunks: Sequence[Chunk], size: int, columns: Sequence[Chunk]) -> None:
+        """Write a record; `columns` are its values for the index, as they stand in the record."""
+        for chunk in chunks:
+            self._file.write(chunk)
+
+        self.data_bytes += size
+        self.ends.append(self.data_bytes)
+        self._sums.append(crc32c(*chunks))
+        for column, value in zip(self._columns, columns, strict=True):
+            column += value
+
+    def footer(self, *, last: bool, metadata: Any) -> Footer:
+        """Return what is known about the records."""
+        columns = zip(self._empty.columns.items(), self._columns, strict=True)
+        return replace(
+            self._empty,
+            ends=np.frombuffer(self.ends, np.uint64),
+            sums=np.frombuffer(self._sums, np.uint32),
+            columns={name: np.frombuffer(data, like.dtype) for (name, like), data in columns},
+            last=last,
+            metadata=metadata,
+        )
+
+    def finish(self, footer: Footer) -> int:
+        """Write the footer, give the file its name, and return its size."""
+        tail = footer.render(self._number)
+        self._file.write(tail)
+        self._folder.finish(self._file, shard_name(self._number))
+        return DATA_START + self.data_bytes + len(tail)
+
+    def discard(self) -> None:
+        """Close the file, whatever it still holds back."""
+        with suppress(OSError):  # a full disk fails the last flush as well; the file is removed next
+            self._file.close()

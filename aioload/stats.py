@@ -1,0 +1,102 @@
+"""Statistics: what the parts of a loader count, and the frozen picture of it that users get."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, fields
+from typing import Any
+
+__all__ = ["Counters", "LoaderStats"]
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderStats:
+    """What a loader has done since it was made. Times are in seconds, sizes in bytes.
+
+    Seconds of stages that run side by side (reads, workers) are summed over all that ran at once.
+    """
+
+    batches: int = 0
+    """Batches handed to the user."""
+    samples: int = 0
+    """Rows of these batches."""
+    batch_bytes: int = 0
+    """Bytes of their arrays."""
+    reads: int = 0
+    """Reads from storage."""
+    read_bytes: int = 0
+    """Bytes these reads brought."""
+    read_seconds: float = 0.0
+    """Time in reads."""
+    decode_seconds: float = 0.0
+    """Workers' time in checking and decoding."""
+    transform_seconds: float = 0.0
+    """Workers' time in the user's transform."""
+    collate_seconds: float = 0.0
+    """Workers' time in putting batches together."""
+    jobs: int = 0
+    """Jobs that workers did."""
+    jobs_again: int = 0
+    """Of these, jobs that were repeated because their outcome needed another place."""
+    first_batch_seconds: float = 0.0
+    """From the start of the first iteration to its first batch."""
+    wait_seconds: float = 0.0
+    """Time the user waited for batches, those of `first_batch_seconds` included."""
+    consumer_seconds: float = 0.0
+    """Time the user spent between batches."""
+    copies: int = 0
+    """Batches that were handed over as private copies, since too many were kept or room was short."""
+    memory_limit: int = 0
+    """The byte budget of the pipeline."""
+    memory_peak: int = 0
+    """Most bytes of it in use at once."""
+    num_workers: int = 0
+    """Worker processes; 0 when samples are made in the user's thread."""
+
+
+class Counters:
+    """What is counted while a loader runs; plain numbers, each written by one thread."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, float] = {field.name: 0 for field in fields(LoaderStats)}
+        self._left_at: float | None = None
+
+    def add(self, **amounts: float) -> None:
+        """Add to some counters."""
+        values = self._values
+        for name, amount in amounts.items():
+            values[name] += amount
+
+    def set(self, **amounts: float) -> None:
+        """Set some counters."""
+        self._values.update(amounts)
+
+    def read(self, size: int, seconds: float) -> None:
+        """Count a read."""
+        self.add(reads=1, read_bytes=size, read_seconds=seconds)
+
+    def arrive(self) -> float:
+        """Note that the user asks for a batch; return the time."""
+        now = time.perf_counter()
+        if self._left_at is not None:
+            self._values["consumer_seconds"] += now - self._left_at
+        return now
+
+    def leave(self, arrived: float, samples: int, size: int) -> None:
+        """Note that the user goes away with a batch."""
+        self._left_at = now = time.perf_counter()
+        if not self._values["batches"]:
+            self._values["first_batch_seconds"] = now - arrived
+        self.add(batches=1, samples=samples, batch_bytes=size, wait_seconds=now - arrived)
+
+    def pause(self) -> None:
+        """Note that an iteration ended: what the user does until the next is nobody's business."""
+        self._left_at = None
+
+    def snapshot(self) -> LoaderStats:
+        """Return all counters as they are now."""
+        counts = {field.name for field in fields(LoaderStats) if field.type == "int"}
+        values: dict[str, Any] = {
+            name: int(value) if name in counts else float(value) for name, value in self._values.items()
+        }
+        return LoaderStats(**values)

@@ -1,0 +1,7 @@
+"""Where the bytes are: the only code that touches disks and sockets."""
+
+from .base import Storage, check_name, read
+from .local import LocalStorage
+from .memory import MemoryStorage
+
+__all__ = ["LocalStorage", "MemoryStorage", "Storage", "check_name", "read"]

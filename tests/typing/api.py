@@ -1,0 +1,79 @@
+"""The public face as a user's type checker sees it: never run, only checked, by mypy and by pyright."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, assert_type
+
+import numpy as np
+
+import aioload
+
+
+def pack(folder: Path) -> None:
+    with aioload.Writer(
+        folder,
+        fields={"image": "image", "label": "int"},
+        shard_bytes=1 << 20,
+        index_fields=["label"],
+        metadata={"classes": ["cat", "dog"]},
+    ) as writer:
+        assert_type(writer, aioload.Writer)
+        writer.write({"image": b"...", "label": 1}, key="cat/0001")
+        assert_type(writer.records, int)
+
+
+def look(folder: Path) -> str:
+    dataset = aioload.Dataset(folder)
+    sample = dataset[len(dataset) - 1]
+    assert_type(sample, dict[str, Any])
+    kinds: dict[str, str] = dict(dataset.fields)
+    return kinds["label"]
+
+
+def augment(sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    return sample | {"noise": rng.random()}
+
+
+async def train(folder: Path) -> aioload.LoaderStats:
+    loader = aioload.Loader(
+        folder,
+        batch_size=32,
+        decode={"image": aioload.decode.Image(mode="L"), "label": "raw"},
+        transform=augment,
+        collate=aioload.collate.as_list,
+        seed=1,
+        drop_last=True,
+        num_workers=2,
+        prefetch=4,
+        memory_limit="1GiB",
+        reads="file",
+        seed_globals=False,
+    )
+    async with loader as entered:
+        assert_type(entered, aioload.Loader)
+        async for batch in loader:
+            keep(batch["image"])
+
+    await loader.aclose()
+    loader.close()
+    assert_type(len(loader), int)
+    assert_type(loader.report(), str)
+    return loader.stats()
+
+
+def keep(images: object) -> None: ...
+
+
+def train_plainly(dataset: aioload.Dataset) -> int:
+    samples = 0
+    with aioload.Loader(dataset, batch_size=32).sync() as batches:
+        assert_type(batches, aioload.SyncLoader)
+        assert_type(len(batches), int)
+        for batch in batches:
+            samples += len(batch)
+    return samples
+
+
+def catch(error: aioload.AioloadError) -> tuple[str | None, int | None, str | None, int | None]:
+    return error.shard, error.record, error.key, error.offset
