@@ -1,10 +1,11 @@
 """Engine: an event loop in a thread of its own, and the passes over the data that run in it.
 
-The user's thread trains; a step there must not hold up a read here. The two meet at a `Handover` and nowhere else.
+The user's thread trains; a step there must not hold up a read here. The two meet at a `Handover` and nowhere
+else.
 
-A pass is one task group. Its producer admits runs in the order of need: each waits for its window, then for its memory,
-then walks by itself. The walk is the library's only catch-all: whatever goes wrong takes the place of the steps it
-concerns, so earlier batches come out first and the error comes bare, at its own step.
+A pass is one task group. Its producer admits runs in the order of need: each waits for its window, then for
+its memory, then walks by itself. The walk is the library's only catch-all: whatever goes wrong takes the
+place of the steps it concerns, so earlier batches come out first and the error comes bare, at its own step.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Fetch: the bytes of a run, from storage into the arena.
 
-A merged read that fails says little about the records in it. So its records are then read one by one, and only those
-that cannot be had carry an error: a file cut in the middle still gives all that is before the cut.
+A merged read that fails says little about the records in it. So its records are then read one by one, and
+only those that cannot be had carry an error: a file cut in the middle still gives all that is before the cut.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Plan: which records make the next batches, and the reads that bring them; pure.
 
-A *run* is what one coroutine walks through the pipeline: one batch, or several where batches are so small that a task
-of their own would cost more than their work. How steps are grouped into runs has no bearing on what is in a batch.
+A *run* is what one coroutine walks through the pipeline: one batch, or several where batches are so small
+that a task of their own would cost more than their work. How steps are grouped into runs has no bearing on
+what is in a batch.
 """
 
 from __future__ import annotations
