@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import threading
 from collections.abc import Coroutine
@@ -60,7 +61,10 @@ class Dataset:
             ShardError: its bytes are damaged.
             SampleError: a value cannot be decoded.
         """
-        number = record + len(self) if record < 0 else record
+        number = operator.index(record)
+        if not -len(self) <= number < len(self):
+            raise IndexError(f"{self.source} has {len(self)} records; there is no record {number}")
+        number %= len(self)
         key, payloads = self.format.split(memoryview(self.read_record(number)))
         sample: dict[str, Any] = {}
         for field, kind in self.fields.items():

@@ -113,8 +113,9 @@ class Loader:
         self._counters = Counters()
         self._engine: Engine | None = None
         self._finalizer: weakref.finalize[Any, Any] | None = None
-        self._current: BatchIterator | None = None
+        self._current: weakref.ref[BatchIterator] | None = None  # weak: a cycle would delay collecting
         self._closed = False
+        self._warned = False  # that an epoch has no batch
         self._lock = threading.Lock()
 
     # iterating
@@ -164,8 +165,7 @@ class Loader:
         if self._finalizer is not None:
             self._finalizer.detach()
         if engine is not None:
-            _open_engines.discard(engine)
-            engine.close()
+            _end(engine)
 
     # looking
 
@@ -207,7 +207,8 @@ class Loader:
 
     def _plan(self) -> Plan:
         index = self.dataset.index
-        if self.drop_last and len(index) < self.batch_size:
+        if self.drop_last and len(index) < self.batch_size and not self._warned:
+            self._warned = True
             warnings.warn(
                 f"{self.dataset.source} has {len(index)} records, fewer than batch_size={self.batch_size}: "
                 "with drop_last=True an epoch has no batch",
@@ -267,15 +268,17 @@ class Loader:
         """Begin an epoch; an iteration that has not ended is taken over."""
         self.check_open()
         plan = self._plan()
-        if self._current is not None:
-            self._current.end()
+        before = None if self._current is None else self._current()
+        if before is not None:
+            before.end()
         engine = self._start()
-        self._current = BatchIterator(self, engine, engine.open_pass(plan, 0), plan.epoch)
-        return self._current
+        iterator = BatchIterator(self, engine, engine.open_pass(plan, 0), plan.epoch)
+        self._current = weakref.ref(iterator)
+        return iterator
 
     def _finished(self, iterator: BatchIterator, epoch: int) -> None:
         """Note that an epoch was handed out to its end."""
-        if self._current is iterator:
+        if self._current is not None and self._current() is iterator:
             self._current = None
             self.epoch = epoch + 1
 
@@ -442,19 +445,27 @@ _open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 def _close_forgotten(engine: Engine, name: str) -> None:
     """Close the engine of a loader that was let go without being closed."""
-    warnings.warn(
+    if engine not in _open_engines:
+        return  # the interpreter exits, and has closed it
+
+    # in a thread: the last reference may go anywhere, in an event loop too, and nobody expects to wait there
+    threading.Thread(target=_end, args=(engine,), name="aioload-close", daemon=True).start()
+    warnings.warn(  # last, since it may be an error
         f"{name} was never closed; use `async with`, `with loader.sync()` or close()",
         ResourceWarning,
         stacklevel=1,  # it is nobody's line: the loader was collected
     )
-    _open_engines.discard(engine)
-    engine.close()
 
 
 def _close_all() -> None:
     """Close what is open when the interpreter exits."""
     for engine in list(_open_engines):
-        engine.close()
+        _end(engine)
+
+
+def _end(engine: Engine) -> None:
+    engine.close()
+    _open_engines.discard(engine)
 
 
 # Before concurrent.futures waits for its threads, which would wait for jobs that run: an ordinary atexit hook

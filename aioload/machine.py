@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from fractions import Fraction
 from pathlib import Path
 from typing import SupportsIndex
 
@@ -16,7 +17,7 @@ _PREFIXES = ("", "k", "m", "g", "t")
 _UNITS = {name: 1000**power for power, name in enumerate(_PREFIXES)} | {
     f"{name}i": 1024**power for power, name in enumerate(_PREFIXES) if name
 }
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*", re.IGNORECASE)
+_SIZE = re.compile(r"\s*(\d{1,20}(?:\.\d{1,20})?)\s*([kmgt]i?)?b?\s*", re.IGNORECASE)
 _CGROUP = Path("/sys/fs/cgroup")
 _CGROUP_MEMORY = (  # limit and use, in the new hierarchy and the old one
     ("memory.max", "memory.current"),
@@ -34,7 +35,7 @@ def parse_bytes(size: object, *, name: str) -> int:
         match = _SIZE.fullmatch(size)
         if match is None:
             raise ConfigError(f'{name} must be a number of bytes or a text such as "256MiB", got {size!r}')
-        size = int(float(match[1]) * _UNITS[(match[2] or "").lower()])
+        size = int(Fraction(match[1]) * _UNITS[(match[2] or "").lower()])
     if isinstance(size, bool) or not isinstance(size, SupportsIndex) or size.__index__() <= 0:
         raise ConfigError(f"{name} must be a positive number of bytes, got {size!r}")
     return size.__index__()

@@ -1,4 +1,4 @@
-"""The same loader behind a plain `for`: in scripts, threads and running loops, with the habits of a DataLoader."""
+"""The plain `for`: in scripts, threads and running loops, with the habits of a torch `DataLoader`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import torch
 from batches import counted, plain
 from fakes import Gate
 
-import aioload
 from aioload import ClosedError, Loader
 
 
@@ -167,7 +166,6 @@ def test_a_forgotten_loader_is_collected(hundred: Path, num_workers: int) -> Non
 
     with pytest.warns(ResourceWarning, match="was never closed"):
         del loader
-        gc.collect()
 
     assert alive() is None
     assert batch["n"].tolist() == list(range(10))

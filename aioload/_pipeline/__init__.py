@@ -1,0 +1,1 @@
+"""What happens to a batch on its way, in order: plan, fetch, decode, reorder, deliver."""

@@ -180,7 +180,7 @@ class _Walk:
             await self._make_packed([part])
 
     async def _make_packed(self, parts: list[_Part]) -> None:
-        """Make whole batches that describe themselves; those that need more room than was guessed come last."""
+        """Make whole batches that describe themselves; those that had too little room come last."""
         again: list[tuple[_Part, int]] = []
 
         async def make(part: _Part, size: int) -> None:
@@ -245,7 +245,7 @@ class _Walk:
             return failed if failed is not None else await self._collate(parts, packed)
 
     async def _pack_all(self, parts: list[_Part], stack: contextlib.ExitStack) -> list[tuple[Outcome, Lease]]:
-        """Have all parts packed; those that had too little room once more, when the others take what they need."""
+        """Have all parts packed; those that had too little room again, once the others hold no guesses."""
         packed: dict[int, tuple[Outcome, Lease]] = {}
 
         async def pack(number: int, size: int) -> None:

@@ -73,11 +73,14 @@ def deliver(made: Made, memory: Memory, output: Output, on_copy: Callable[[], No
     copied = made.lease.private or memory.crowded
     lease: Lease | None = made.lease
     if copied:
-        place = memory.arena.array[start : start + made.size].copy()
+        try:
+            place = memory.arena.array[start : start + made.size].copy()
+        finally:
+            made.lease.release()
         on_copy()
-        made.lease.release()
         lease = None
     else:
+        memory.finish(made.lease)
         place = memory.arena.borrow(start, start + made.size, made.lease.release_soon)
     return Delivery(_build(made, place, output), made.rows, made.size, lease)
 
@@ -93,7 +96,14 @@ def _build(made: Made, place: NDArray[np.uint8], output: Output) -> Any:
         return batch_tree(made.layout, leaves)
 
     assert made.tree is not None
-    found = unpack_leaves(place, made.tree, tensors=False)
+    try:
+        found = unpack_leaves(place, made.tree, tensors=False)
+    except Exception as error:  # classes of the user's, which may raise anything
+        raise SampleError(
+            f"an object in batch {made.step} cannot be made again from its pickle ({error!r}); "
+            "make arrays, numbers or texts of it in the transform or collate",
+            cause=repr(error),
+        ) from error
     leaves = [_finish(value, leaf, output) for value, leaf in zip(found, made.tree.leaves, strict=True)]
     return tree_of(made.tree, leaves)
 
@@ -104,8 +114,6 @@ def _leaf(place: NDArray[np.uint8], leaf: Leaf, output: Output) -> Any:
 
 def _finish(value: Any, leaf: Leaf, output: Output) -> Any:
     """Return one leaf as the user gets it."""
-    if leaf.kind == "array":
-        return output(value)
-    if leaf.kind == "tensor":
-        return tensor(value, leaf)
-    return value
+    if leaf.kind in ("array", "scalar"):
+        return output(np.asarray(value))
+    return tensor(value, leaf) if leaf.kind == "tensor" else value

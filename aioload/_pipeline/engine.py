@@ -113,7 +113,10 @@ class Engine:
         handover: Handover[Item] = Handover(first_step, plan.steps, house.taken)
         with self._lock:
             self._handovers = [handover]
-        self._loop.call_soon_threadsafe(orders.send_nowait, (plan, handover))
+        try:
+            self._loop.call_soon_threadsafe(orders.send_nowait, (plan, handover))
+        except RuntimeError:  # its loop has just ended
+            self.check()
         return handover
 
     def check(self) -> None:
@@ -136,7 +139,7 @@ class Engine:
         """Be the thread."""
         try:
             anyio.run(self._main, backend_options={"use_uvloop": _have_uvloop()})
-        except BaseException as error:  # noqa: BLE001 - whoever waits for this thread is told
+        except BaseException as error:  # whoever waits for this thread is told
             self._failure = error
             _log.debug("the engine failed", exc_info=True)
         finally:
@@ -149,6 +152,7 @@ class Engine:
         self._loop = asyncio.get_running_loop()
         self._orders, orders = anyio.create_memory_object_stream[tuple[Plan, Handover[Item]]](math.inf)
         async with contextlib.AsyncExitStack() as stack:
+            stack.enter_context(self._orders)  # `close` closes it, but for an engine that does not get so far
             stack.enter_context(orders)
             house = await _House.open(self._settings, self._counters, stack)
             async with anyio.create_task_group() as group:
@@ -178,7 +182,7 @@ class _House:
         self.pool: WorkerPool | None = None
         self.limiter = anyio.CapacityLimiter(_READS_IN_FLIGHT)
         self.sizes: Sizes | None = None
-        self.active: set[Order] = set()
+        self.active: dict[Order, Run] = {}
         self._loop = asyncio.get_running_loop()
         self._passes = 0
         self._current: _Pass | None = None
@@ -194,7 +198,8 @@ class _House:
             stack.push_async_callback(aclose)
         house = cls(settings, counters, Memory(arena, settings.on_kept), storage)
         if settings.num_workers:
-            threads = DaemonExecutor(3 * settings.num_workers, name="aioload-start")  # start, shut down, end by force
+            # for each worker one that starts it, one that shuts it down, one that ends it by force
+            threads = DaemonExecutor(3 * settings.num_workers, name="aioload-start")
             stack.callback(threads.shutdown, wait=False)
             recipe = cloudpickle.dumps(settings.recipe)
             house.pool = WorkerPool(settings.num_workers, ArenaHandle(arena), recipe, threads)
@@ -229,10 +234,16 @@ class _House:
             self.memory.hold(item.lease)
         if self._current is not None:
             self._current.room.set()
+            self.move_head()
 
-    def move_head(self, following: Order) -> None:
-        """Tell the memory which run is needed next."""
-        self.memory.move_head(min(self.active, default=following))
+    def move_head(self) -> None:
+        """Tell the memory what the user needs next: the first under way, if all before it was taken."""
+        mine = [order for order in self.active if order[0] == self._passes]
+        if self._current is None or not mine:
+            return
+        number, first = min(mine)
+        due = self._current.handover.due >= self.active[number, first].first_step
+        self.memory.move_head((number, first if due else first - 1))
 
 
 @dataclass
@@ -261,7 +272,8 @@ class _Pass:
         decoder = self._decoder()
         step, number = self.handover.due, 0
         while step < self.handover.stop:
-            count = min(self.sizes.steps_per_run(self.plan.batch_size), self._depth(), self.handover.stop - step)
+            together = self.sizes.steps_per_run(self.plan.batch_size)
+            count = min(together, self._depth(), self.handover.stop - step)
             await self._window(step + count)
             order = (self.number, number)
             run = plan_run(
@@ -272,8 +284,8 @@ class _Pass:
                 max_gap_bytes=_MAX_GAP_BYTES,
                 max_read_bytes=_MAX_READ_BYTES,
             )
-            self.house.active.add(order)
-            self.house.move_head(order)
+            self.house.active[order] = run
+            self.house.move_head()
             try:
                 raw = await self._lease(run)
             except AioloadError as error:
@@ -296,7 +308,10 @@ class _Pass:
 
         def put(step: int, result: Made | AioloadError) -> None:
             open_steps.discard(step)
-            self.handover.put(step, self._deliver(result))
+            item = self._deliver(result)
+            if isinstance(item, AioloadError):
+                item.step, item.facts = step, {**item.facts, "step": step}
+            self.handover.put(step, item)
 
         try:
             table = await self._fetch(run, raw, put)
@@ -321,7 +336,7 @@ class _Pass:
         failures = await fetch(
             run, self.house.storage, shards, target, self.house.limiter, self.house.counters
         )
-        for step, rows in _rows_of_steps(run):
+        for step, rows in _rows_of_steps(run) if failures else ():
             failed = [failures[row] for row in rows if row in failures]
             if failed:
                 put(step, failed[0])
@@ -345,8 +360,8 @@ class _Pass:
 
     def _leave(self, run: Run) -> None:
         """Let the next run be the head."""
-        self.house.active.discard(run.order)
-        self.house.move_head((run.order[0], run.order[1] + 1))
+        del self.house.active[run.order]
+        self.house.move_head()
         self.house.counters.set(memory_peak=self.house.memory.peak)
 
     async def _window(self, stop_step: int) -> None:
@@ -397,7 +412,8 @@ def _as_ours(error: BaseException) -> AioloadError:
         error = error.exceptions[0]
     if isinstance(error, AioloadError):
         return error
-    ours = AioloadError(f"aioload failed inside: {error!r}; this is a bug, please report it", cause=repr(error))
+    message = f"aioload failed inside: {error!r}; this is a bug, please report it"
+    ours = AioloadError(message, cause=repr(error))
     ours.__cause__ = error
     return ours
 

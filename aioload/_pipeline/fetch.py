@@ -17,6 +17,7 @@ from ..errors import AioloadError, ShardError, StorageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from ..stats import Counters
@@ -35,7 +36,7 @@ async def fetch(
     run: Run,
     storage: Storage,
     shards: Sequence[str],
-    raw: NDArray,  # type: ignore[type-arg] - uint8
+    raw: NDArray[np.uint8],
     limiter: anyio.CapacityLimiter,
     counters: Counters,
 ) -> Failures:
@@ -53,7 +54,7 @@ async def fetch(
         The rows that could not be read, each with its error.
     """
     failures: Failures = {}
-    fetcher = _Fetcher(run, storage, shards, memoryview(raw), limiter, counters, failures)
+    fetcher = _Fetcher(run, storage, shards, raw.data, limiter, counters, failures)
     if len(run.reads) == 1:
         await fetcher.read(run.reads[0])
         return failures
@@ -111,4 +112,7 @@ class _Fetcher:
             self._counters.read(size, time.perf_counter() - began)
 
     def _fail(self, row: int, error: AioloadError) -> None:
+        record = int(self._run.table["record"][row])
+        error.record, error.facts = record, {**error.facts, "record": record}
+        error.add_note(f"while reading record {record}")
         self._failures.setdefault(row, error)

@@ -119,10 +119,10 @@ def _stretches(
     shard: NDArray[np.int64], start: NDArray[np.uint64], stop: NDArray[np.uint64], max_gap: int
 ) -> list[NDArray[np.int64]]:
     """Group rows that lie together in a shard, each group in the order of the file."""
-    by_place = np.lexsort((start, shard))
-    shards, starts = shard[by_place], start[by_place].astype(np.int64)
-    # where nothing overlaps, the furthest stop so far is the last; padding repeats records, so it may not be
-    stops = np.maximum.accumulate(stop[by_place].astype(np.int64))
+    # records are the same or apart (padding repeats some), so the last one's stop is the furthest
+    by_place = np.lexsort((stop, start, shard))
+    shards = shard[by_place]
+    starts, stops = start[by_place].astype(np.int64), stop[by_place].astype(np.int64)
     apart = (shards[1:] != shards[:-1]) | (starts[1:] > stops[:-1] + max_gap)
     return np.split(by_place, np.flatnonzero(apart) + 1) if len(by_place) else []
 

@@ -10,9 +10,11 @@ from .._workers.layout import Layout, align
 __all__ = ["Sizes"]
 
 _JOB_SECONDS = 0.05  # of work in one job: the way to a worker and back (0.3 ms) stays under 1%
-_MAX_PARTS = 4  # of a batch, once its cost is known: more would only add messages, as several batches are in work
+_MAX_PARTS = (
+    4  # of a batch, once its cost is known: several batches are in work, more would only add messages
+)
 _RUN_BYTES = 4 << 20  # of raw records in a run of several batches: one large read
-_FIRST_GROWTH = 8  # decoded bytes per raw byte before anything was decoded; room is only touched where it is used
+_FIRST_GROWTH = 8  # decoded bytes per raw byte before anything was decoded; what is not used is not touched
 _ROOM = 1 << 16  # bytes on top of any guess, for texts, alignment and the descriptor
 _MARGIN = 1.25  # over the largest outcome so far
 _MAX_MISFITS = 3  # batches that fell out of the layout before it is given up

@@ -1,0 +1,1 @@
+"""The other processes: the only code that knows a process border."""

@@ -276,7 +276,7 @@ def texts(place: NDArray[np.uint8], leaf: Leaf) -> list[Any]:
     head = leaf.start + 8 * count
     ends = place[leaf.start : head].view(np.uint64).tolist()
     data = place[head : leaf.stop].tobytes()
-    starts = [0, *ends[:-1]]
+    starts = [0, *ends][:-1]
     if leaf.kind == "bytes":
         return [data[start:stop] for start, stop in zip(starts, ends, strict=True)]
     return [
@@ -462,6 +462,9 @@ def _torch_name(value: Any) -> str:
 def _raw(value: Any) -> NDArray[np.uint8]:
     """Return a tensor's bytes."""
     torch = sys.modules["torch"]
-    plain = value.detach().cpu().resolve_conj().resolve_neg().contiguous()  # the former two are lazy flags
-    raw: NDArray[np.uint8] = plain.reshape(-1).view(torch.uint8).numpy()
+    # conjugation and negation are but flags until they are resolved
+    flat = value.detach().cpu().resolve_conj().resolve_neg().reshape(-1)
+    if flat.stride(0) != 1:  # even `contiguous` leaves one element whatever stride it has
+        flat = flat.clone(memory_format=torch.contiguous_format)
+    raw: NDArray[np.uint8] = flat.view(torch.uint8).numpy()
     return raw

@@ -88,6 +88,7 @@ class _Seat:
         ending = self._threads.submit(self._executor.shutdown, wait=True, cancel_futures=True)
         while not wait([ending], grace).done:  # again, since a start may have been under way
             self.context.kill()
+        self.context.close()
 
 
 class WorkerPool:

@@ -192,6 +192,7 @@ class Worker:
             recipe.transform is None and recipe.collate is None
         )  # nobody can write to what decoders gave
         self._wants_rng = recipe.transform is not None and wants_rng(recipe.transform)
+        self._seeds = recipe.seeded and recipe.seed_globals
         self._decode_seconds = self._transform_seconds = self._collate_seconds = 0.0
 
     def run(self, job: Job) -> Answer:
@@ -276,12 +277,19 @@ class Worker:
         self, row: int, entry: tuple[int, ...], epoch: int, segment: Segment, keys: list[str | int]
     ) -> Any:
         """Make one sample; whatever goes wrong becomes a failure that names it."""
+        had_torch = "torch" in sys.modules
         try:
-            return self._sample(entry, epoch, keys)
+            sample = self._sample(entry, epoch, keys)
+            if self._seeds and not had_torch and "torch" in sys.modules:
+                # user code has just imported it, and may have drawn before its generator was set: once again
+                del keys[row:]
+                sample = self._sample(entry, epoch, keys)
         except self._caught as error:  # user code may raise anything, SystemExit among it
             _, _, record, shard, _ = entry
             key = keys[row] if row < len(keys) else None
             raise _Failed(_describe(error, segment.first + row, shard, record, key)) from error
+        else:
+            return sample
 
     def _sample(self, entry: tuple[int, ...], epoch: int, keys: list[str | int]) -> Any:
         # hot: once per record
@@ -294,7 +302,7 @@ class Worker:
             )
         key, payloads = recipe.format.split(self._memory[start:stop])
         keys.append(record if key is None else key)
-        if recipe.seeded and recipe.seed_globals:
+        if self._seeds:
             _seed_globals(recipe.seed, epoch, record)
         sample: dict[str, Any] = {}
         for field, decode in recipe.decoders:
@@ -424,7 +432,7 @@ def _describe(
         message = "<its message cannot be shown>"
     trace = "".join(traceback.format_exception(error))
     known = error.facts if isinstance(error, AioloadError) else {}
-    facts = {name: value for name, value in known.items() if isinstance(value, (str, int, float))}
+    facts = {name: value for name, value in known.items() if _is_plain(value)}
     named = key if isinstance(key, str) else None
     return Failure(kind, type(error).__name__, message, trace, row, shard, record, named, facts)
 
@@ -434,10 +442,17 @@ def _failure(error: BaseException, doing: str, rows: NDArray[Any]) -> Failure:
     failure = _describe(error, None, None, None, None)
     records = rows["record"].tolist()
     where = f"{doing} (records {_short(records)})"
-    facts = {**failure.facts, "records": repr(records[:1000])}
+    facts = {"records": tuple(records[:1000]), **failure.facts}
     told = failure.message if isinstance(error, AioloadError) else f"{failure.name}: {failure.message}"
     message = f"{where}: {told}"
     return Failure(failure.kind, failure.name, message, failure.trace, None, None, None, None, facts)
+
+
+def _is_plain(value: Any) -> bool:
+    """Tell what may cross the process border beside the message: numbers, texts, and rows of them."""
+    if isinstance(value, (tuple, list)):
+        return all(map(_is_plain, value))
+    return isinstance(value, (str, int, float))
 
 
 def _short(records: list[int]) -> str:

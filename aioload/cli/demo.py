@@ -118,7 +118,8 @@ def _pack(folder: Path, out: Path, seed: int, *, squared: bool) -> _Sets:
     classes = len(source.metadata["classes"])
     if classes < 2 or source.cost < 2 * _HELD_OUT:
         raise ConfigError(
-            f"{folder} has {count(classes, 'class')} and {count(source.cost, 'image')}: too few to learn from"
+            f"{folder} has {count(classes, 'sub-folder')} and {count(source.cost, 'image')}: "
+            "too few to learn from"
         )
 
     items = list(source.items)

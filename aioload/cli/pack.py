@@ -39,7 +39,7 @@ class Check(StrEnum):
 
 def pack(
     sources: Annotated[list[str], typer.Argument(metavar="SRC...", show_default=False,
-        help="A folder of images (a sub-folder is a class), WebDataset archives (also as name-{000..009}.tar), "
+        help="A folder of images (a sub-folder is a class), WebDataset archives (also name-{000..009}.tar), "
              "or a CSV, TSV or JSONL table of paths.")],
     destination: Annotated[Path, typer.Argument(metavar="DST", show_default=False,
         help="The folder to be made.")],

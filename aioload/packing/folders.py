@@ -65,8 +65,8 @@ def class_folder(listing: Listing, *, seed: int | None = None) -> Source:
     """
     if listing.loose:
         raise ConfigError(
-            f"{listing.root} holds images in sub-folders, one a class, but {printable(listing.loose[0])} lies "
-            "beside them; move it into a class, or pack without labels with --kind flat"
+            f"{listing.root} holds images in sub-folders, one a class, but {printable(listing.loose[0])} "
+            "lies beside them; move it into a class, or pack without labels with --kind flat"
         )
 
     labels = {name: label for label, name in enumerate(listing.classes)}

@@ -1,8 +1,8 @@
 """The packer: items prepared many at once, written in their order.
 
 Reading waits, so it is done by threads; decoding and encoding images is work, so where those are asked for,
-processes do all of it and send the bytes back. In both cases a bounded window of runs is ahead of the writer, and
-the order of the records is the order of the items, however many work on them.
+processes do all of it and send the bytes back. In both cases a bounded window of runs is ahead of the writer,
+and the order of the records is the order of the items, however many work on them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
@@ -83,12 +84,13 @@ def pack(
     recipe = _check(replace(recipe or Recipe(), kinds=source.fields), num_workers)
     started = time.monotonic()
     unreadable: list[Unreadable] = []
-
     options: dict[str, Any] = {"shard_bytes": shard_bytes, "index_fields": index_fields}
     with (
         Writer(destination, source.fields, metadata=source.metadata, **options) as writer,
         closing(_prepare_all(source.items, recipe, num_workers)) as outcomes,
+        warnings.catch_warnings(),
     ):
+        warnings.filterwarnings("ignore", module=r"PIL\b")  # odd tags, large pictures: none of them bad
         for outcome in outcomes:
             bad = outcome if isinstance(outcome, Unreadable) else None
             # after the first bad file nothing will come of the set: the rest is read to name all the others

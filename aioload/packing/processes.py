@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import warnings
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import connection, parent_process
 
@@ -19,8 +20,9 @@ def processes(num_workers: int) -> ProcessPoolExecutor:
 
 
 def _start() -> None:
-    """Leave Ctrl-C to the parent, and watch it."""
+    """Leave Ctrl-C to the parent, watch it, and keep Pillow's warnings of odd tags to itself."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    warnings.filterwarnings("ignore", module=r"PIL\b")
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

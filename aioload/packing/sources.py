@@ -116,7 +116,8 @@ def _kind_by_suffix(paths: list[Path]) -> str:
     kind = kinds.pop()
     if kind is None or kinds:
         raise ConfigError(
-            f"the name of {paths[0]} does not tell what it is (known are {', '.join(_SUFFIXES)}); say so with --kind"
+            f"the name of {paths[0]} does not tell what it is (known are {', '.join(_SUFFIXES)}); "
+            "say so with --kind"
         )
 
     return kind

@@ -60,8 +60,8 @@ def table(path: Path, *, is_json: bool, path_field: str | None = None, seed: int
     file_field = _FIELD_NAMES.get(file_kind, file_kind)
     if file_field in kinds:
         raise ConfigError(
-            f"the content of the files is the field {file_field!r}, but {path} has a column of that name besides "
-            f"{path_field!r}; rename the column",
+            f"the content of the files is the field {file_field!r}, but {path} has a column of that name "
+            f"besides {path_field!r}; rename the column",
             field=file_field,
         )
 
@@ -149,11 +149,17 @@ def _text_kind(values: Sequence[str]) -> str:
     if all(_INT.match(value) and -(2**63) <= int(value) < 2**63 for value in values):
         return "int"
 
-    # a point alone passes the pattern; so would the empty text
-    if all(_FLOAT.match(value) and any(map(str.isalnum, value)) for value in values):
-        return "float"
+    return "float" if all(map(_is_float, values)) else "str"
 
-    return "str"
+
+def _is_float(value: str) -> bool:
+    """Whether a text is a number that a float keeps: a long identity would lose its last digits."""
+    if _INT.match(value):
+        return _is_exact(int(value))
+
+    return _FLOAT.match(value) is not None and any(
+        map(str.isalnum, value)
+    )  # a point alone passes the pattern
 
 
 def _json_kind(values: Sequence[Any]) -> str:
@@ -161,10 +167,14 @@ def _json_kind(values: Sequence[Any]) -> str:
     if types <= {int, bool} and all(-(2**63) <= value < 2**63 for value in values):
         return "int"
 
-    if types <= {int, float} and all(abs(value) <= 2**53 for value in values if type(value) is int):
+    if types <= {int, float} and all(_is_exact(value) for value in values if type(value) is int):
         return "float"
 
     return "str" if types == {str} else "json"
+
+
+def _is_exact(number: int) -> bool:
+    return abs(number) <= 2**53
 
 
 def _item(folder: Path, path: str, file_field: str, values: Row) -> Item:

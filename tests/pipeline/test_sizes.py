@@ -1,0 +1,113 @@
+"""Sizes: how work is cut follows what was measured, within its bounds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioload._pipeline.sizes import Sizes
+from aioload._workers.layout import Layout, learn
+
+MEASURES = st.lists(
+    st.tuples(st.integers(0, 300), st.floats(0, 10, allow_nan=False), st.integers(0, 1 << 30)), max_size=5
+)
+
+
+def layout() -> Layout:
+    """Make some layout."""
+    found = learn([{"x": np.zeros(3)}])
+    assert found is not None
+    return found
+
+
+@given(
+    workers=st.integers(0, 64),
+    record_bytes=st.floats(0, 1e9),
+    run_bytes=st.integers(0, 1 << 30),
+    measures=MEASURES,
+    rows=st.integers(1, 4096),
+)
+def test_whatever_was_measured_work_is_cut_into_something(
+    workers: int, record_bytes: float, run_bytes: int, measures: list[tuple[int, float, int]], rows: int
+) -> None:
+    """A run has a batch at least, a batch at least one part and no more than rows, room is never nothing."""
+    sizes = Sizes(workers, record_bytes, run_bytes)
+    for records, seconds, size in measures:
+        sizes.took(records, seconds)
+        sizes.outcome(records, size)
+        sizes.texts(records, size)
+
+    assert 1 <= sizes.parts(rows) <= rows
+    assert 1 <= sizes.steps_per_run(rows) <= 1 << 18
+    assert sizes.room(rows, 0) % 64 == 0 < sizes.room(rows, 0)
+    assert sizes.text_room(rows, 0) % 64 == 0 < sizes.text_room(rows, 0)
+
+
+def test_tiny_batches_walk_together() -> None:
+    """Many batches of tiny, cheap records make one run."""
+    sizes = Sizes(2, 100, 1 << 20)
+    sizes.took(1000, 0.001)
+
+    assert sizes.steps_per_run(4) == 256
+
+
+def test_costly_batches_walk_alone() -> None:
+    """A batch that keeps a worker busy is a run of its own, in several parts."""
+    sizes = Sizes(2, 100_000, 1 << 20)
+    sizes.took(10, 0.1)
+
+    assert sizes.steps_per_run(64) == 1
+    assert sizes.parts(64) == 4
+
+
+def test_before_anything_is_known_all_workers_share_a_batch() -> None:
+    """The first batch comes fast: it is cut into as many parts as there are workers."""
+    assert Sizes(8, 100_000, 1 << 20).parts(64) == 8
+    assert Sizes(8, 100_000, 1 << 20).parts(3) == 3
+    assert Sizes(0, 100_000, 1 << 20).parts(64) == 1
+
+
+def test_a_run_stays_within_its_raw_bytes() -> None:
+    """However cheap records are, a run brings in no more than it may."""
+    sizes = Sizes(2, 1000, 1 << 20)
+    sizes.took(1000, 0.0)
+
+    assert sizes.steps_per_run(100) * 100 * 1000 <= 1 << 20
+
+
+def test_room_follows_the_largest_outcome() -> None:
+    """A guess has a margin over the largest outcome per record so far."""
+    sizes = Sizes(2, 1000, 1 << 20)
+    sizes.outcome(10, 100_000)
+    sizes.outcome(10, 50_000)
+
+    assert sizes.room(20, 0) > 200_000 * 1.2
+
+
+def test_a_layout_is_learnt_once_and_given_up_after_misfits() -> None:
+    """Samples that keep changing their make are packed from then on."""
+    sizes = Sizes(2, 1000, 1 << 20)
+    learning = []
+    for _ in range(3):
+        sizes.learn(layout())
+        learning.append(sizes.layout is not None)
+        sizes.misfit()
+
+    sizes.learn(layout())
+
+    assert learning == [True, True, True]
+    assert sizes.layout is None
+    assert not sizes.learning
+
+
+@pytest.mark.parametrize("records", [0, 1])
+def test_an_empty_job_measures_nothing(records: int) -> None:
+    """A job without records does not divide by their number."""
+    sizes = Sizes(1, 10, 1 << 20)
+
+    sizes.took(0, 5.0)
+    sizes.outcome(records, 0)
+
+    assert sizes.parts(1) == 1
