@@ -1,22 +1,27 @@
 """aioload: an asyncio-native streaming data loader for PyTorch."""
 
-from . import collate, decode
-from ._version import __version__
-from .dataset import Dataset
-from .errors import (
-    AioloadError,
-    ClosedError,
-    ConfigError,
-    NotFoundError,
-    SampleError,
-    ShardError,
-    StorageError,
-    WorkerError,
-)
-from .loader import Loader
-from .shard.writer import Writer
-from .stats import LoaderStats
-from .sync import SyncLoader
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from . import collate, decode
+    from ._version import __version__
+    from .dataset import Dataset
+    from .errors import (
+        AioloadError,
+        ClosedError,
+        ConfigError,
+        NotFoundError,
+        SampleError,
+        ShardError,
+        StorageError,
+        WorkerError,
+    )
+    from .loader import Loader
+    from .shard.writer import Writer
+    from .stats import LoaderStats
+    from .sync import SyncLoader
+else:
+    from ._front import __dir__, __getattr__
 
 __all__ = [
     "AioloadError",

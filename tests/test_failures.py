@@ -19,6 +19,7 @@ import pytest
 from batches import counted, pack
 from conftest import png
 from fakes import FaultyStorage, Raising
+from makes import Awkward
 
 import aioload
 from aioload import (
@@ -35,14 +36,6 @@ from aioload import (
 from aioload.storage import LocalStorage
 
 Attempt = tuple[list[int], BaseException | None]
-
-
-class Awkward(Exception):
-    """Cannot be made again from its arguments, and holds what cannot be pickled."""
-
-    def __init__(self, code: int, reason: str) -> None:
-        super().__init__(f"{code} because of {reason}")
-        self.lock = threading.Lock()
 
 
 class Unloadable:

@@ -13,11 +13,14 @@ from pathlib import Path
 
 import pytest
 
+import aioload
+from aioload import _front
+
 PACKAGE = Path(__file__).parent.parent / "aioload"
 
 # Top floor first; a name stands for the module and all below it. Imports on one floor may go sideways.
 FLOORS = (
-    ("aioload", "aioload.__main__"),
+    ("aioload", "aioload.__main__", "aioload._front"),
     ("aioload.cli",),
     ("aioload.loader",),
     (
@@ -100,6 +103,21 @@ def test_workers_import_neither_torch_nor_anyio() -> None:
     heavy = {module: _packages(module) & {"torch", "anyio", "aiofiles"} for module in reached}
 
     assert {module: packages for module, packages in heavy.items() if packages} == {}
+
+
+@pytest.mark.parametrize("package", ["torch", "anyio", "asyncio"])
+def test_a_worker_process_loads_no_event_loop(package: str) -> None:
+    """What really is in a process that has imported all that a worker needs."""
+    code = f"import sys, {WORKER_ENTRY}, aioload.decode; sys.exit({package!r} in sys.modules)"
+
+    status = subprocess.run([sys.executable, "-c", code], cwd=PACKAGE.parent, check=False).returncode
+
+    assert status == 0
+
+
+def test_every_public_name_has_a_home() -> None:
+    """What `__all__` promises is what the front door can import."""
+    assert sorted(_front.HOMES) == sorted(aioload.__all__)
 
 
 @pytest.mark.parametrize("package", ["torch", "PIL"])

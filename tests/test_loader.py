@@ -31,6 +31,12 @@ def hundred(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return counted(tmp_path_factory.mktemp("hundred") / "set", shard_bytes=4000)
 
 
+@pytest.fixture(scope="session")
+def decoded(hundred: Path) -> list[Any]:
+    """Their samples, taken one by one."""
+    return list(aioload.Dataset(hundred))
+
+
 # Content and order ------------------------------------------------------------------------------------
 
 
@@ -329,11 +335,10 @@ def test_a_lambda_collates(hundred: Path, num_workers: int, batch_size: int) -> 
 )
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_samples_of_any_make_stack_as_by_hand(
-    hundred: Path, make: Callable[[Any], Any], num_workers: int
+    hundred: Path, decoded: list[Any], make: Callable[[Any], Any], num_workers: int
 ) -> None:
     """Containers come back as their own classes, and leaves as `collate.default` makes them."""
-    dataset = aioload.Dataset(hundred)
-    samples = [make(dataset[record]) for record in range(100)]
+    samples = [make(sample) for sample in decoded]
     expected = [plain(collate.default(samples[start : start + 40])) for start in range(0, 100, 40)]
 
     with Loader(hundred, batch_size=40, num_workers=num_workers, transform=make).sync() as loader:
