@@ -75,7 +75,9 @@ class ClosedError(AioloadError):
     """The loader, or this iterator of it, has been closed."""
 
 
-def _rebuild(kind: type[AioloadError], message: str, facts: dict[str, Any], notes: list[str] | None) -> AioloadError:
+def _rebuild(
+    kind: type[AioloadError], message: str, facts: dict[str, Any], notes: list[str] | None
+) -> AioloadError:
     """Make an error again on the other side of a process border."""
     error = kind(message, **facts)
     for note in notes or ():
