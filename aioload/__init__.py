@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from .stats import LoaderStats
     from .sync import SyncLoader
 else:
-    from ._front import __dir__, __getattr__
+    from ._front import __dir__ as __dir__
+    from ._front import __getattr__ as __getattr__
 
 __all__ = [
     "AioloadError",
