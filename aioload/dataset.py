@@ -17,6 +17,7 @@ from .shard.format import INDEX_NAME, MANIFEST_NAME, NativeFormat, check_sum
 from .shard.index import Index, parse_index
 from .shard.manifest import Manifest
 from .storage import LocalStorage, Storage, read
+from .table import IndexTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,6 +42,7 @@ class Dataset:
             raise ConfigError(f"{self.source}: only local folders can be opened so far; copy it to a disk")
         self._lock = threading.Lock()
         self._opened: tuple[Manifest, Index] | None = None
+        self._table: IndexTable | None = None
 
     def __len__(self) -> int:
         """Return the number of records."""
@@ -99,6 +101,18 @@ class Dataset:
     def index(self) -> Index:
         """Where each record lies."""
         return self._open()[1]
+
+    @property
+    def sources(self) -> tuple[Dataset, ...]:
+        """The packed sets whose records these are: this one."""
+        return (self,)
+
+    @property
+    def table(self) -> IndexTable:
+        """The records, as a loader sees them."""
+        if self._table is None:
+            self._table = IndexTable(self.index)
+        return self._table
 
     @property
     def format(self) -> NativeFormat:

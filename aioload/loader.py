@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import sys
 import threading
@@ -19,7 +20,8 @@ import anyio.lowlevel
 import cloudpickle
 
 from ._pipeline.deliver import Delivery, to_torch
-from ._pipeline.engine import Engine, Settings
+from ._pipeline.engine import Engine
+from ._pipeline.house import Settings
 from ._pipeline.plan import Plan
 from ._workers.context import warm_up
 from ._workers.task import Recipe, wants_rng
@@ -27,12 +29,16 @@ from .dataset import Dataset
 from .decode import for_kind
 from .errors import AioloadError, ClosedError, ConfigError
 from .machine import available_memory, local_world_size, parse_bytes, usable_cpus
+from .order import Shuffle
+from .part import Part
+from .ranks import find_rank
 from .report import render
+from .state import State
 from .stats import Counters, LoaderStats
 from .sync import SyncLoader
 
 if TYPE_CHECKING:
-    from ._pipeline.engine import Item
+    from ._pipeline.passes import Item
     from ._pipeline.reorder import Handover
 
 __all__ = ["BatchIterator", "Loader"]
@@ -84,12 +90,18 @@ class Loader:
         decode: Decode | None = None,
         transform: Transform | None = None,
         collate: Collate | None = None,
+        shuffle: bool | Literal["block", "full"] = False,
         seed: int = 0,
+        lanes: int | None = None,
+        block_bytes: int | None = None,
         drop_last: bool = False,
+        pad: bool = True,
         num_workers: int | Literal["auto"] = "auto",
         prefetch: int | Literal["auto"] = "auto",
         memory_limit: int | str = "auto",
         reads: Literal["auto", "file"] = "auto",
+        rank: int | None = None,
+        world_size: int | None = None,
         seed_globals: bool = True,
     ) -> None:
         self.dataset = dataset if isinstance(dataset, Dataset) else Dataset(dataset)
@@ -97,7 +109,15 @@ class Loader:
         self.drop_last = drop_last
         self.num_workers = _workers(num_workers)
         self.seed = _count("seed", seed, least=0)
+        self.pad = pad
+        self.rank, self.world_size = find_rank(rank, world_size)
         self.epoch = 0
+        self._shuffle = (shuffle, lanes, block_bytes)
+        Shuffle.choose(shuffle, seed=self.seed, lanes=lanes, block_bytes=block_bytes, records=0, data_bytes=0)
+        self._chosen: Shuffle | None = None
+        self._start_position = 0  # of the next iteration
+        self._position = 0  # what was handed out of the present epoch
+        self._warned_short = False
         self._prefetch = None if prefetch == "auto" else _count("prefetch", prefetch, least=1)
         self._memory_limit = memory_limit
         self._decode = _decoders(decode)
@@ -127,12 +147,59 @@ class Loader:
         return SyncLoader(self)
 
     def __len__(self) -> int:
-        """Return the number of batches in an epoch."""
-        return self._plan().steps
+        """Return the number of batches of a whole epoch on this rank."""
+        return self._part(0).steps
+
+    @property
+    def remaining(self) -> int:
+        """Batches that the next iteration yields on this rank: fewer than `len` after a state was loaded."""
+        return self._part(self._start_position).steps
+
+    @property
+    def padded(self) -> int:
+        """Rows of an epoch on this rank that repeat its first records: the last row of its last batch, or none."""
+        return self._part(self._start_position).padded
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iteration runs."""
-        self.epoch = _count("epoch", epoch, least=0)
+        """Choose the epoch that the next iteration runs; the present one keeps a position that was loaded."""
+        epoch = _count("epoch", epoch, least=0)
+        if epoch == self.epoch:
+            return
+        if self._start_position:
+            warnings.warn(
+                f"set_epoch({epoch}) drops the position {self._start_position} that was loaded for epoch {self.epoch}",
+                stacklevel=2,
+            )
+        self.epoch, self._start_position, self._position = epoch, 0, 0
+
+    # state
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the run stands, as plain JSON: what was handed out, not what was read ahead.
+
+        Any rank's state serves every rank, also with another world size, batch size or number of workers.
+        """
+        return self._state(self.epoch, self._position).to_json()
+
+    def load_state_dict(self, state: Mapping[str, Any], *, adopt: bool = False) -> None:
+        """Let the next iteration go on where a state was taken.
+
+        Args:
+            state: what `state_dict` returned.
+            adopt: take seed and order from the state, rather than refuse it where they differ.
+
+        Raises:
+            ConfigError: it is no state, or was made with other data, or with another seed or order.
+        """
+        self.check_open()
+        loaded = State.from_json(state)
+        if adopt:
+            self._adopt(loaded)
+        loaded.check_against(self._state(self.epoch, 0))
+        if self._current is not None:
+            self._current.end("a state was loaded; begin a new iteration to go on from it")
+            self._current = None
+        self.epoch, self._start_position, self._position = loaded.epoch, loaded.position, loaded.position
 
     # closing
 
@@ -205,15 +272,70 @@ class Loader:
                     cause=repr(error),
                 ) from error
 
-    def _plan(self) -> Plan:
-        index = self.dataset.index
-        if self.drop_last and len(index) < self.batch_size:
+    @property
+    def shuffle(self) -> Shuffle:
+        """How records are ordered: mode, seed, lanes and block size, defaults filled in."""
+        if self._chosen is None:
+            shuffle, lanes, block_bytes = self._shuffle
+            table = self.dataset.table
+            self._chosen = Shuffle.choose(
+                shuffle,
+                seed=self.seed,
+                lanes=lanes,
+                block_bytes=block_bytes,
+                records=len(table),
+                data_bytes=table.data_bytes,
+            )
+        return self._chosen
+
+    def _adopt(self, state: State) -> None:
+        """Take seed and order from a state."""
+        if self._engine is not None and state.seed != self.seed:
+            raise ConfigError("workers have started with another seed; load the state before the first iteration")
+        mode: Any = {"none": False}.get(state.shuffle, state.shuffle)
+        block = state.shuffle == "block"
+        self.seed, self._chosen = state.seed, None
+        self._shuffle = (mode, state.lanes if block else None, state.block_bytes if block else None)
+
+    def _state(self, epoch: int, position: int) -> State:
+        table, shuffle = self.dataset.table, self.shuffle
+        return State(
+            epoch=epoch,
+            position=position,
+            records=len(table),
+            fingerprint=table.fingerprint(),
+            seed=self.seed,
+            shuffle=shuffle.mode,
+            lanes=shuffle.lanes,
+            block_bytes=shuffle.block_bytes,
+        )
+
+    def _part(self, start: int) -> Part:
+        """Return this rank's share of an epoch from a position on."""
+        size = len(self.dataset.table)
+        if self.drop_last and size < self.batch_size * self.world_size and not self._warned_short:
+            self._warned_short = True
             warnings.warn(
-                f"{self.dataset.source} has {len(index)} records, fewer than batch_size={self.batch_size}: "
-                "with drop_last=True an epoch has no batch",
+                f"{self.dataset.source} has {size} records, fewer than the {self.batch_size * self.world_size} of "
+                f"one step (batch_size={self.batch_size}, {self.world_size} ranks): with drop_last=True an epoch "
+                "has no batch",
                 stacklevel=3,
             )
-        return Plan(index, self.epoch, self.batch_size, self.drop_last)
+        return Part(
+            size,
+            self.batch_size,
+            self.rank,
+            self.world_size,
+            start,
+            interleaved=self.shuffle.mode == "block",
+            drop_last=self.drop_last,
+            pad=self.pad,
+        )
+
+    def _plan(self, epoch: int, start: int) -> Plan:
+        part = self._part(start)
+        order = self.dataset.table.order(self.shuffle, epoch)
+        return Plan(self.dataset.table, order, part, epoch, (self.shuffle, part, epoch))
 
     def _recipe(self) -> Recipe:
         fields = self.dataset.fields
@@ -223,13 +345,13 @@ class Loader:
             raise ConfigError(f"decode names {unknown}, but {source} has the fields {sorted(fields)}")
         decoders = tuple((field, self._decode.get(field) or for_kind(kind)) for field, kind in fields.items())
         return Recipe(
-            self.dataset.format,
+            tuple(source.format for source in self.dataset.sources),
             decoders,
             self._transform,
             self._collate,
             self.seed,
             self._seed_globals,
-            checked=self.dataset.index.sums is not None,
+            checked=tuple(source.index.sums is not None for source in self.dataset.sources),
             seeded=self._transform is not None or bool(self._decode),
         )
 
@@ -240,15 +362,7 @@ class Loader:
             if self._engine is None:
                 if self.num_workers:
                     warm_up()
-                settings = Settings(
-                    self.dataset.open_storage,
-                    self._recipe(),
-                    self.num_workers,
-                    self._prefetch,
-                    self._limit(),
-                    to_torch,
-                    _warn_once(),
-                )
+                settings = self._settings()
                 engine = Engine(settings, self._counters)
                 engine.start()
                 self._engine = engine
@@ -256,6 +370,37 @@ class Loader:
                 self._finalizer = weakref.finalize(self, _close_forgotten, engine, repr(self))
                 self._finalizer.atexit = False  # the exit hook is earlier
             return self._engine
+
+    def _settings(self) -> Settings:
+        table, sources, limit = self.dataset.table, self.dataset.sources, self._limit()
+        labels = table.shards
+        if len(sources) > 1:
+            pairs = zip(table.shards, table.shard_sources, strict=True)
+            labels = tuple(f"{sources[source].source}/{shard}" for shard, source in pairs)
+        return Settings(
+            open_storages=lambda: [source.open_storage() for source in sources],
+            shards=table.shards,
+            sources=table.shard_sources,
+            labels=labels,
+            record_bytes=table.data_bytes / max(len(table), 1),
+            recipe=self._recipe(),
+            num_workers=self.num_workers,
+            prefetch=self._prefetch,
+            memory_limit=limit,
+            window_bytes=self._window_bytes(limit),
+            output=to_torch,
+            on_kept=_warn_once(),
+        )
+
+    def _window_bytes(self, limit: int) -> int:
+        """Return the room for pieces that are read whole: those of all lanes that this rank draws from, or none."""
+        if self.shuffle.mode != "block":
+            return 0
+        table = self.dataset.table
+        lanes = self.shuffle.lanes // math.gcd(self.shuffle.lanes, self.world_size)
+        piece = self.shuffle.block_bytes + table.data_bytes // max(len(table), 1)
+        window = min(lanes * piece, table.data_bytes) * 5 // 4 + (1 << 16)
+        return window if window <= limit // 4 else 0
 
     def _limit(self) -> int:
         """Return the bytes that the pipeline may use."""
@@ -266,18 +411,30 @@ class Loader:
     def batches(self) -> BatchIterator:
         """Begin an epoch; an iteration that has not ended is taken over."""
         self.check_open()
-        plan = self._plan()
+        plan = self._plan(self.epoch, self._start_position)
         if self._current is not None:
-            self._current.end()
+            self._current.end("another iteration over this loader has begun; a loader feeds one iterator at a time")
         engine = self._start()
-        self._current = BatchIterator(self, engine, engine.open_pass(plan, 0), plan.epoch)
+        self._position, self._start_position = plan.part.start, 0
+        handover = engine.open_pass(plan, self._plan(self.epoch + 1, 0))
+        self._current = BatchIterator(self, engine, handover, plan)
+        if not plan.steps:
+            self._advance(self._current)
         return self._current
 
-    def _finished(self, iterator: BatchIterator, epoch: int) -> None:
-        """Note that an epoch was handed out to its end."""
-        if self._current is iterator:
-            self._current = None
-            self.epoch = epoch + 1
+    def _handed_out(self, iterator: BatchIterator, steps: int) -> None:
+        """Note how far an iteration has come; after its last batch the next epoch is due."""
+        if self._current is not iterator:
+            return
+        if steps == iterator.plan.steps:
+            self._advance(iterator)
+        else:
+            self._position = iterator.plan.part.position_after(steps)
+
+    def _advance(self, iterator: BatchIterator) -> None:
+        """Make the epoch after an iteration's the present one."""
+        self._current = None
+        self.epoch, self._position = iterator.plan.epoch + 1, 0
 
     def check_open(self) -> None:
         """Raise a `ClosedError` if the loader was closed."""
@@ -288,11 +445,12 @@ class Loader:
 class BatchIterator:
     """The batches of one epoch, for `async for` and for `for`; owns nothing that would need closing."""
 
-    def __init__(self, loader: Loader, engine: Engine, handover: Handover[Item], epoch: int) -> None:
+    def __init__(self, loader: Loader, engine: Engine, handover: Handover[Item], plan: Plan) -> None:
+        self.plan = plan
+        self._steps = 0
         self._loader = loader
         self._engine = engine
         self._handover = handover
-        self._epoch = epoch
         self._counters = loader._counters
         self._over = False
         self._last_checkpoint = time.monotonic()
@@ -330,11 +488,9 @@ class BatchIterator:
             except anyio.EndOfStream:
                 raise StopAsyncIteration from None
 
-    def end(self) -> None:
-        """End the iteration: another one has begun."""
-        self._handover.close(
-            ClosedError("another iteration over this loader has begun; a loader feeds one iterator at a time")
-        )
+    def end(self, reason: str) -> None:
+        """End the iteration; its next step raises a `ClosedError` with this reason."""
+        self._handover.close(ClosedError(reason))
 
     def _take(self, arrived: float) -> Any:
         """Return the next batch if it is ready, or raise its error."""
@@ -345,7 +501,6 @@ class BatchIterator:
         except anyio.EndOfStream:
             self._over = True
             self._counters.pause()
-            self._loader._finished(self, self._epoch)
             raise
         if isinstance(item, AioloadError):
             self._over = True
@@ -356,6 +511,8 @@ class BatchIterator:
 
     def _hand_out(self, item: Delivery, arrived: float) -> Any:
         self._counters.leave(arrived, item.rows, item.size)
+        self._steps += 1
+        self._loader._handed_out(self, self._steps)
         return item.batch
 
     def _run_errand(self) -> bool:

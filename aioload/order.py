@@ -35,6 +35,7 @@ __all__ = [
     "Order",
     "Pieces",
     "SequentialOrder",
+    "Shuffle",
     "default_block_bytes",
     "default_lanes",
     "make_key",
@@ -72,6 +73,9 @@ class Order(Protocol):
     def pieces(self, positions: Records) -> Pieces | None:
         """Return the pieces that hold these positions' records, or None where a record stands for itself."""
 
+    def epochs(self, positions: Records) -> Records | None:
+        """Return the epochs that these positions' randomness belongs to, or None if it is the loader's."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pieces:
@@ -85,6 +89,40 @@ class Pieces:
     """The lowest position of the epoch that the piece holds."""
     last_position: Records
     """The highest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shuffle:
+    """How the records of any epoch are ordered."""
+
+    mode: str = "none"
+    """ "none", "block" or "full"."""
+    seed: int = 0
+    """Of all randomness."""
+    lanes: int = 1
+    """Of the block shuffle."""
+    block_bytes: int = 0
+    """Of the block shuffle."""
+
+    @classmethod
+    def choose(
+        cls, shuffle: object, *, seed: int, lanes: int | None, block_bytes: int | None, records: int, data_bytes: int
+    ) -> Shuffle:
+        """Return what a loader's options mean for a set; defaults come from the set alone.
+
+        Raises:
+            ConfigError: an option cannot be.
+        """
+        if shuffle is False or shuffle is None:
+            return cls("none", seed)
+        if shuffle == "full":
+            return cls("full", seed)
+        if shuffle is not True and shuffle != "block":
+            raise ConfigError(f'shuffle must be False, True, "block" or "full", got {shuffle!r}')
+        for name, value in (("lanes", lanes), ("block_bytes", block_bytes)):
+            if value is not None and (type(value) is not int or value < 1):
+                raise ConfigError(f"{name} must be a whole number of at least 1, got {value!r}")
+        return cls("block", seed, lanes or default_lanes(records), block_bytes or default_block_bytes(data_bytes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +146,9 @@ class SequentialOrder:
 
     def pieces(self, positions: Records) -> None:
         """Return None: neighbours are read together anyway."""
+
+    def epochs(self, positions: Records) -> None:
+        """Return None: the epoch is the loader's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +176,9 @@ class FullOrder:
 
     def pieces(self, positions: Records) -> None:
         """Return None: each record is read by itself."""
+
+    def epochs(self, positions: Records) -> None:
+        """Return None: the epoch is the loader's."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -200,6 +244,9 @@ class BlockOrder:
     def pieces(self, positions: Records) -> Pieces:
         """Return the pieces that hold these positions' records."""
         return self._find(positions)[0]
+
+    def epochs(self, positions: Records) -> None:
+        """Return None: the epoch is the loader's."""
 
     @cached_property
     def _line(self) -> tuple[Records, Records]:

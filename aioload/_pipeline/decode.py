@@ -1,9 +1,9 @@
 """Decode: the records of a run become its batches, by jobs that workers do.
 
-Three ways, by what is known. A small batch is one part of a job and comes back whole. A large batch whose samples have
-a known layout is cut into parts that write their rows into the batch's place. A large batch of unknown make comes back
-as packed samples, from which one more job makes the batch; what is learnt on the way makes the next one a batch of
-rows. A batch in which a sample does not fit is done again the third way.
+Three ways, by what is known. A small batch is one part of a job and comes back whole. A large batch whose
+samples have a known layout is cut into parts that write their rows into the batch's place. A large batch of
+unknown make comes back as packed samples, from which one more job makes the batch; what is learnt on the way
+makes the next one a batch of rows. A batch in which a sample does not fit is done again the third way.
 """
 
 from __future__ import annotations
@@ -78,20 +78,17 @@ class Decoder:
         self._stacks = stacks
         self._counters = counters
 
-    async def make(
-        self, run: Run, raw: Lease, table: int, epoch: int, steps: Sequence[int], put: Put
-    ) -> None:
+    async def make(self, run: Run, leases: list[Lease], table: int, steps: Sequence[int], put: Put) -> None:
         """Make the batches of a run and put each, or its error, when it is there.
 
         Args:
             run: what to make.
-            raw: where its records lie, and its table.
-            table: where in the arena the run's `TABLE` begins, with arena places.
-            epoch: for the randomness.
+            leases: where its records lie, and its table.
+            table: where in the arena the run's `TABLE` begins.
             steps: those of the run's steps that are to be made.
             put: called once for each of the steps.
         """
-        walk = _Walk(self, run, raw, table, epoch, put)
+        walk = _Walk(self, run, leases, table, put)
         count = 1 if len(run.rows) > 1 else self._sizes.parts(run.rows[0])
         if count > 1:
             await walk.make_split(list(walk.parts(steps[0], count)))
@@ -103,7 +100,7 @@ class Decoder:
 class _Walk:
     """One run on its way through the workers."""
 
-    def __init__(self, decoder: Decoder, run: Run, raw: Lease, table: int, epoch: int, put: Put) -> None:
+    def __init__(self, decoder: Decoder, run: Run, leases: list[Lease], table: int, put: Put) -> None:
         self._runner = decoder._runner
         self._memory = decoder._memory
         self._sizes = decoder._sizes
@@ -111,16 +108,15 @@ class _Walk:
         self._stacks = decoder._stacks
         self._counters = decoder._counters
         self._run = run
-        self._raw = raw
+        self._leases = leases
         self._table = table
-        self._epoch = epoch
         self._put = put
 
     def parts(self, step: int, count: int) -> Iterator[_Part]:
         """Cut a batch into `count` parts of nearly equal length."""
         rows = self._run.rows[step - self._run.first_step]
         begin = sum(self._run.rows[: step - self._run.first_step])
-        sizes = self._run.table["stop"] - self._run.table["start"]
+        sizes = self._run.sizes
         for number in range(count):
             first, stop = rows * number // count, rows * (number + 1) // count
             raw_bytes = int(sizes[begin + first : begin + stop].sum())
@@ -147,7 +143,7 @@ class _Walk:
                 for part, place, batch in zip(parts, places, batches, strict=True)
             )
             table = Span(parts[0].table.start, parts[-1].table.stop)
-            answer = await self._do(Decode(self._epoch, table, segments), [*batches, *places])
+            answer = await self._do(Decode(table, segments), [*batches, *places])
 
             again = []
             for part, batch, place, outcome in zip(parts, batches, places, answer.outcomes, strict=True):
@@ -199,7 +195,7 @@ class _Walk:
 
             async def fill(number: int, part: _Part, place: Lease) -> None:
                 segment = Segment(part.step, part.first, part.rows, part.batch_rows, place.span, layout, batch.span)
-                answer = await self._do(Decode(self._epoch, part.table, (segment,)), [batch, place])
+                answer = await self._do(Decode(part.table, (segment,)), [batch, place])
                 outcomes[number] = answer.outcomes[0]
 
             async with anyio.create_task_group() as group:
@@ -268,7 +264,7 @@ class _Walk:
         while True:
             lease = await self._memory.lease(size, self._run.order)
             try:
-                job = Decode(self._epoch, part.table, (part.segment(lease.span),), learn=self._learning)
+                job = Decode(part.table, (part.segment(lease.span),), learn=self._learning)
                 outcome = (await self._do(job, [lease])).outcomes[0]
             except BaseException:
                 lease.release()
@@ -294,7 +290,7 @@ class _Walk:
 
     async def _do(self, job: Job, leases: list[Lease]) -> Answer:
         """Have a job done; what it touches stays leased until it has ended, even if nobody waits any more."""
-        kept = [lease.keep() for lease in (*leases, self._raw)]
+        kept = [lease.keep() for lease in (*leases, *self._leases)]
 
         def done() -> None:
             for lease in kept:

@@ -1,8 +1,9 @@
 """Deliver: finished bytes in the arena become the batch that the user gets.
 
-Arrays become torch tensors over the arena's memory, without a copy; the lease goes back when the last tensor over it
-has gone. A batch that may not stay in the arena (it lies in the head's zone, or the user keeps so many that the
-pipeline would starve) becomes a private copy first. Either way what was handed over never changes.
+Arrays become torch tensors over the arena's memory, without a copy; the lease goes back when the last tensor
+over it has gone. A batch that may not stay in the arena (it lies in the head's zone, or the user keeps so
+many that the pipeline would starve) becomes a private copy first. Either way what was handed over never
+changes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Inline: jobs done in the user's own thread, for a loader without workers.
 
-The engine plans, reads and assembles as ever; only the work on samples waits until the user asks for a batch. So a
-debugger stops in a transform, and the batches are those that workers would make.
+The engine plans, reads and assembles as ever; only the work on samples waits until the user asks for a batch.
+So a debugger stops in a transform, and the batches are those that workers would make.
 """
 
 from __future__ import annotations

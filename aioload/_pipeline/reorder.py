@@ -1,7 +1,8 @@
 """Reorder buffer: finished steps in, in any order; steps out, in order.
 
-`ReorderBuffer` is the pure part. `Handover` puts a lock around it and is where the engine's thread and the user meet:
-the engine puts, the user takes, and the ready case is a lock and a dictionary, with no trip through an event loop.
+`ReorderBuffer` is the pure part. `Handover` puts a lock around it and is where the engine's thread and the
+user meet: the engine puts, the user takes, and the ready case is a lock and a dictionary, with no trip
+through an event loop.
 """
 
 from __future__ import annotations

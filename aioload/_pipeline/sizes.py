@@ -1,4 +1,4 @@
-"""Sizes: how much work goes into one job, and how much room its outcome may take; pure, from what was measured.
+"""Sizes: how much work goes into one job, and how much room its outcome may take; pure.
 
 Nothing here decides what is in a batch, only how the work on it is cut.
 """

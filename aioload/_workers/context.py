@@ -1,12 +1,14 @@
-"""Context: how worker processes start - from a fork server of our own, and never through the user's `__main__`.
+"""Context: workers start from a fork server of our own, and never through the user's `__main__`.
 
-`multiprocessing` has each spawned process run the main script again, so that functions of it can be found by name. Our
-functions travel by value (cloudpickle), hence workers need no `__main__`, and scripts without a main guard, notebooks,
-`python -c` and standard input work. What is left out is left out here, in the data sent to the new process; nothing in
-the user's process is patched, and the user's own fork server, if any, is another one.
+`multiprocessing` has each spawned process run the main script again, so that functions of it can be found by
+name. Our functions travel by value (cloudpickle), hence workers need no `__main__`, and scripts without a
+main guard, notebooks, `python -c` and standard input work. What is left out is left out here, in the data
+sent to the new process; nothing in the user's process is patched, and the user's own fork server, if any, is
+another one.
 
-The server imports what every worker needs once; a worker is then a fork of a small process without threads of ours,
-event loop, torch or CUDA, and starts in milliseconds. It ends by itself when no process of ours is left.
+The server imports what every worker needs once; a worker is then a fork of a small process without threads of
+ours, event loop, torch or CUDA, and starts in milliseconds. It ends by itself when no process of ours is
+left.
 """
 
 from __future__ import annotations

@@ -1,18 +1,19 @@
 """Layout: how a tree of arrays, texts and objects lies in a stretch of shared memory.
 
-Two forms. A *packed* tree describes itself: leaves one behind the other, then a descriptor that says where they are.
-It holds whatever a transform or a collate returns. A *layout* is the fast path for batches that are stacked: once a
-sample has shown its shapes, every row of every later batch has its place before it is decoded, and workers write
-rows there directly. A sample that does not fit a layout says so and is packed instead, so what was seen first never
-decides what comes out.
+Two forms. A *packed* tree describes itself: leaves one behind the other, then a descriptor that says where
+they are. It holds whatever a transform or a collate returns. A *layout* is the fast path for batches that are
+stacked: once a sample has shown its shapes, every row of every later batch has its place before it is
+decoded, and workers write rows there directly. A sample that does not fit a layout says so and is packed
+instead, so what was seen first never decides what comes out.
 
-Arrays start at multiples of `ALIGNMENT` bytes. Texts are a table of u64 ends, then their bytes. Only leaves that are
-neither arrays nor texts are pickled, all of a tree in one go.
+Arrays start at multiples of `ALIGNMENT` bytes. Texts are a table of u64 ends, then their bytes. Only leaves
+that are neither arrays nor texts are pickled, all of a tree in one go.
 """
 
 from __future__ import annotations
 
 import importlib
+import math
 import pickle
 import sys
 from dataclasses import dataclass
@@ -23,7 +24,8 @@ import cloudpickle
 import numpy as np
 from numpy.typing import NDArray
 
-from ..collate import batch_structure, leaf_rule
+from ..collate import batch_structure, describe, leaf_rule
+from ..errors import SampleError
 from ..tree import flatten, unflatten
 from .space import ALIGNMENT, Span
 
@@ -47,10 +49,12 @@ __all__ = [
 ]
 
 _PLAIN = frozenset({str, bytes, int, float, bool, type(None)})
+_SCALARS = {"int": "<i8", "float": "<f8", "bool": "|b1"}  # dtype of a column of Python numbers, by its rule
+_TEXTS = ("text", "bytes")
 
 
-class NoRoom(Exception):  # noqa: N818 - not an error: the answer says how much room is needed
-    """The given stretch is too small for what should lie there.
+class NoRoom(Exception):
+    """The given stretch is too small for what should lie there; no error, the answer says how much is enough.
 
     Args:
         need: bytes that are enough.
@@ -65,7 +69,7 @@ class NoRoom(Exception):  # noqa: N818 - not an error: the answer says how much 
 class Leaf:
     """Where one leaf lies, relative to the beginning of its place."""
 
-    kind: str  # "array", "tensor", "text", "bytes", or "object" (its place in the pickled list is `start`)
+    kind: str  # "array", "scalar", "tensor", "text", "bytes"; "object": `start` counts the pickled ones
     dtype: str  # numpy's for arrays, torch's name for tensors
     shape: tuple[int, ...]
     start: int
@@ -92,7 +96,7 @@ class Column:
     @property
     def row_bytes(self) -> int:
         """Bytes one row takes; 0 for texts, which lie elsewhere."""
-        return 0 if self.rule in ("text", "bytes") else int(np.prod(self.shape, dtype=np.int64)) * _itemsize(self)
+        return 0 if self.rule in _TEXTS else math.prod(self.shape) * _itemsize(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +106,11 @@ class Layout:
     sample: bytes  # pickled structure of a sample
     batch: bytes  # pickled structure of the batch that `collate.default` makes
     columns: tuple[Column, ...]
+
+    @property
+    def has_texts(self) -> bool:
+        """Whether a batch has texts, which lie beside its rows."""
+        return any(column.rule in _TEXTS for column in self.columns)
 
     def starts(self, rows: int) -> tuple[int, ...]:
         """Return where each column begins in a batch of `rows`; the last number is the size of the batch."""
@@ -113,10 +122,10 @@ class Layout:
 
     def leaves(self, rows: int) -> tuple[Leaf, ...]:
         """Return the leaves of a batch of `rows`; those of texts are empty."""
-        starts = self.starts(rows)
+        starts = self.starts(rows)[:-1]
         return tuple(
-            Leaf(_leaf_kind(column), column.dtype, (rows, *column.shape), start, start + rows * column.row_bytes)
-            for column, start in zip(self.columns, starts, strict=False)  # one more start than columns: the end
+            Leaf(_kind(column), column.dtype, (rows, *column.shape), start, start + rows * column.row_bytes)
+            for column, start in zip(self.columns, starts, strict=True)
         )
 
 
@@ -133,7 +142,7 @@ class RowWriter:
         self._structure = _structure(layout.sample)
         self._columns = layout.columns
         self._targets = [_target(place, leaf) for leaf in layout.leaves(rows)]
-        self.texts: list[list[Any]] = [[] for column in layout.columns if column.rule in ("text", "bytes")]
+        self.texts: list[list[Any]] = [[] for column in layout.columns if column.rule in _TEXTS]
 
     def write(self, row: int, sample: Any) -> bool:  # hot: once per record; guarded by benchmarks/
         """Write one sample; return False, with the row undefined, if it does not fit."""
@@ -152,21 +161,25 @@ class RowWriter:
                 target[row] = value
             elif leaf_rule(value) != rule:
                 return False
-            elif rule in ("text", "bytes"):
-                self.texts[text].append(value)
+            elif rule in _TEXTS:
+                self.texts[text].append(value if rule == "text" else bytes(value))
                 text += 1
             elif rule == "tensor":
-                if tuple(value.shape) != column.shape or _torch_name(value) != column.dtype:
+                fits = tuple(value.shape) == column.shape and _torch_name(value) == column.dtype
+                if not fits or not _is_dense(value):
                     return False
                 target[row] = _raw(value)
             else:
-                target[row] = value
+                try:
+                    target[row] = value
+                except OverflowError:  # an integer of more than 64 bits: collate says so, with names
+                    return False
         return True
 
     def pack_texts(self, place: NDArray[np.uint8]) -> tuple[Leaf, ...]:
         """Write the collected texts to a place of their own and return their leaves."""
-        columns = [column for column in self._columns if column.rule in ("text", "bytes")]
-        return _pack_texts([(column.rule, values) for column, values in zip(columns, self.texts, strict=True)], place)
+        kinds = [column.rule for column in self._columns if column.rule in _TEXTS]
+        return _pack_texts(list(zip(kinds, self.texts, strict=True)), place)
 
 
 def align(place: int) -> int:
@@ -211,15 +224,15 @@ def pack(tree: Any, place: NDArray[np.uint8]) -> tuple[Span, int]:
 
     blob = _pickled_objects(objects)
     objects_at = Span(stop, stop + len(blob))
-    descriptor = pickle.dumps(Tree(_pickled(structure), tuple(described), objects_at), pickle.HIGHEST_PROTOCOL)
-    used = objects_at.stop + len(descriptor)
+    told = pickle.dumps(Tree(_pickled(structure), tuple(described), objects_at), pickle.HIGHEST_PROTOCOL)
+    used = objects_at.stop + len(told)
     if used > len(place):
         raise NoRoom(align(used))
 
     for start, data in parts:
         _write(place, start, data)
     _write(place, objects_at.start, [blob])
-    _write(place, objects_at.stop, [descriptor])
+    _write(place, objects_at.stop, [told])
     return Span(objects_at.stop, used), used
 
 
@@ -238,17 +251,22 @@ def unpack_leaves(place: NDArray[np.uint8], tree: Tree, *, tensors: bool = True)
     """Return the leaves of a packed tree, as `unpack` does."""
     objects: list[Any] = []
     if len(tree.objects):
-        objects = pickle.loads(place[tree.objects.start : tree.objects.stop])  # written by a worker of ours
-    return [objects[leaf.start] if leaf.kind == "object" else view(place, leaf, tensors=tensors) for leaf in tree.leaves]
+        objects = pickle.loads(place[tree.objects.start : tree.objects.stop].data)  # written by our worker
+    return [
+        objects[leaf.start] if leaf.kind == "object" else view(place, leaf, tensors=tensors)
+        for leaf in tree.leaves
+    ]
 
 
 def view(place: NDArray[np.uint8], leaf: Leaf, *, tensors: bool = True) -> Any:
-    """Return one leaf: an array over the place, a tensor over it, or a list of texts."""
-    if leaf.kind in ("text", "bytes"):
+    """Return one leaf: an array over the place, a tensor over it, a number, or a list of texts."""
+    if leaf.kind in _TEXTS:
         return texts(place, leaf)
     target = place[leaf.start : leaf.stop]
     if leaf.kind == "tensor":
         return tensor(target, leaf) if tensors else target
+    if leaf.kind == "scalar":
+        return target.view(leaf.dtype)[0]
     return target.view(leaf.dtype).reshape(leaf.shape)
 
 
@@ -261,7 +279,9 @@ def texts(place: NDArray[np.uint8], leaf: Leaf) -> list[Any]:
     starts = [0, *ends[:-1]]
     if leaf.kind == "bytes":
         return [data[start:stop] for start, stop in zip(starts, ends, strict=True)]
-    return [data[start:stop].decode() for start, stop in zip(starts, ends, strict=True)]
+    return [
+        data[start:stop].decode("utf-8", "surrogatepass") for start, stop in zip(starts, ends, strict=True)
+    ]
 
 
 def tensor(target: NDArray[np.uint8], leaf: Leaf) -> Any:
@@ -288,7 +308,7 @@ def tree_of(tree: Tree, leaves: list[Any]) -> Any:
 @lru_cache(maxsize=64)
 def _descriptor(data: bytes) -> Tree:
     """Read a descriptor; batches of one loader mostly share theirs, so it is kept."""
-    tree: Tree = pickle.loads(data)  # noqa: S301 - written by a worker of ours
+    tree: Tree = pickle.loads(data)  # written by a worker of ours
     return tree
 
 
@@ -300,7 +320,8 @@ def _structure(data: bytes) -> Any:
 @lru_cache(maxsize=256)
 def _pickled(structure: Any) -> bytes:
     """Pickle a structure; classes of `__main__` travel by value, which cloudpickle undoes on the way back."""
-    return cloudpickle.dumps(structure)
+    pickled: bytes = cloudpickle.dumps(structure)
+    return pickled
 
 
 def _pickled_objects(objects: list[Any]) -> bytes:
@@ -308,7 +329,8 @@ def _pickled_objects(objects: list[Any]) -> bytes:
         return b""
     if all(type(value) in _PLAIN for value in objects):
         return pickle.dumps(objects, pickle.HIGHEST_PROTOCOL)
-    return cloudpickle.dumps(objects)
+    pickled: bytes = cloudpickle.dumps(objects)
+    return pickled
 
 
 def _is_texts(value: Any) -> bool:
@@ -325,10 +347,11 @@ def _measure(value: Any, start: int, objects: list[Any]) -> tuple[Leaf, list[Any
         kind = "text" if type(value[0]) is str else "bytes"
         head, blobs, size = _joined(kind, value)
         return Leaf(kind, "", (len(value),), start, start + size), [head, *blobs]
-    if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biufc":
+    if _is_numeric(value):
         native = value.dtype.newbyteorder("=")
-        return Leaf("array", native.str, value.shape, start, start + value.size * native.itemsize), [value]
-    if _is_tensor(value):
+        kind = "array" if isinstance(value, np.ndarray) else "scalar"
+        return Leaf(kind, native.str, value.shape, start, start + value.size * native.itemsize), [value]
+    if _is_plain_tensor(value):
         raw = _raw(value)
         return Leaf("tensor", _torch_name(value), tuple(value.shape), start, start + len(raw)), [raw]
     objects.append(value)
@@ -349,7 +372,8 @@ def _write(place: NDArray[np.uint8], start: int, data: list[Any]) -> None:
 
 def _joined(kind: str, values: list[Any]) -> tuple[NDArray[np.uint64], list[bytes], int]:
     """Return the table of ends, the bytes, and the size of both."""
-    blobs = [value.encode() for value in values] if kind == "text" else values
+    # surrogatepass: JSON may hold halves of pairs, and what a decoder gave must arrive
+    blobs = [str.encode(value, "utf-8", "surrogatepass") for value in values] if kind == "text" else values
     ends = np.cumsum(np.fromiter(map(len, blobs), np.uint64, len(blobs)), dtype=np.uint64)
     size = int(ends[-1]) if len(blobs) else 0
     return ends, [b"".join(blobs)], 8 * len(blobs) + size
@@ -379,23 +403,26 @@ def _column(values: tuple[Any, ...]) -> Column | None:
 
 def _column_of(value: Any) -> Column | None:
     rule = leaf_rule(value)
-    if rule == "array":
-        return Column(rule, value.dtype.str, value.shape) if value.dtype.isnative and value.dtype.kind in "biufc" else None
-    if rule == "tensor":
-        return Column(rule, _torch_name(value), tuple(value.shape))
-    if rule in ("text", "bytes"):
+    if rule in _TEXTS:
         return Column(rule, "", ())
-    dtypes = {"int": "<i8", "float": "<f8", "bool": "|b1"}
-    return Column(rule, dtypes[rule], ()) if rule in dtypes else None
+    if rule in _SCALARS:
+        return Column(rule, _SCALARS[rule], ())
+    try:
+        found = describe((value,))
+    except SampleError:
+        return None  # it has no place in a batch; collate says so, with names
+    if rule == "tensor":
+        return Column(rule, _torch_name(value), found.shape)
+    return Column(rule, value.dtype.str, found.shape) if value.dtype == found.dtype else None
 
 
-def _leaf_kind(column: Column) -> str:
-    return column.rule if column.rule in ("tensor", "text", "bytes") else "array"
+def _kind(column: Column) -> str:
+    return column.rule if column.rule in ("tensor", *_TEXTS) else "array"
 
 
 def _target(place: NDArray[np.uint8], leaf: Leaf) -> NDArray[Any]:
     """Return the array whose rows a column's values go to."""
-    if leaf.kind in ("text", "bytes"):
+    if leaf.kind in _TEXTS:
         return place[:0]
     target = place[leaf.start : leaf.stop]
     if leaf.kind == "tensor":
@@ -411,9 +438,21 @@ def _itemsize(column: Column) -> int:
     return np.dtype(column.dtype).itemsize
 
 
-def _is_tensor(value: Any) -> bool:
+def _is_numeric(value: Any) -> bool:
+    """Tell arrays and numbers of numpy that are nothing but their bytes; a masked array is more."""
+    if not isinstance(value, (np.ndarray, np.generic)) or isinstance(value, np.ma.MaskedArray):
+        return False
+    return value.dtype.kind in "biufc"
+
+
+def _is_plain_tensor(value: Any) -> bool:
+    """Tell tensors that are nothing but their bytes; subclasses carry more."""
     torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
+    return torch is not None and type(value) is torch.Tensor and _is_dense(value)
+
+
+def _is_dense(value: Any) -> bool:
+    return str(value.layout) == "torch.strided" and not value.is_nested and not value.is_quantized
 
 
 def _torch_name(value: Any) -> str:
@@ -423,5 +462,6 @@ def _torch_name(value: Any) -> str:
 def _raw(value: Any) -> NDArray[np.uint8]:
     """Return a tensor's bytes."""
     torch = sys.modules["torch"]
-    raw: NDArray[np.uint8] = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    plain = value.detach().cpu().resolve_conj().resolve_neg().contiguous()  # the former two are lazy flags
+    raw: NDArray[np.uint8] = plain.reshape(-1).view(torch.uint8).numpy()
     return raw

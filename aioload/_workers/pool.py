@@ -1,9 +1,9 @@
 """Pool: jobs in, answers out, the most urgent job first.
 
-Each worker is a `ProcessPoolExecutor` of one process, a *seat*. The executor brings start, queue, results and the
-noticing of death; one seat a process makes plain which job a process had when it died, and lets a seat be replaced
-without touching the others. A seat is given one job, or two where jobs are so short that the way there and back would
-show; everything else waits here, where it can still be dropped or overtaken.
+Each worker is a `ProcessPoolExecutor` of one process, a *seat*. The executor brings start, queue, results and
+the noticing of death; one seat a process makes plain which job a process had when it died, and lets a seat be
+replaced without touching the others. A seat is given one job, or two where jobs are so short that the way
+there and back would show; everything else waits here, where it can still be dropped or overtaken.
 
 All of it runs in the engine's loop, but for starting and ending processes, which block and go to threads.
 """

@@ -1,11 +1,11 @@
 """Task: what a worker does with a job, and all that a worker process knows.
 
-A job says where raw records lie in the arena and where the outcome may go; the answer says how much of that place is in
-use. Payload never travels with either. The same `Worker` serves in a process of the pool and, with `num_workers=0`,
-in the user's own thread.
+A job says where raw records lie in the arena and where the outcome may go; the answer says how much of that
+place is in use. Payload never travels with either. The same `Worker` serves in a process of the pool and,
+with `num_workers=0`, in the user's own thread.
 
-Nothing that user code raises leaves `Worker.run`: it comes back as texts, since an exception that cannot be rebuilt on
-the other side would take the pool down with its cause lost.
+Nothing that user code raises leaves `Worker.run`: it comes back as texts, since an exception that cannot be
+rebuilt on the other side would take the pool down with its cause lost.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..collate import apply, default
-from ..errors import AioloadError, ConfigError, SampleError, ShardError
+from ..errors import AioloadError, ConfigError, ShardError
 from .arena import ArenaHandle
 from .layout import Layout, Leaf, NoRoom, RowWriter, learn, pack, unpack
 from .layout import descriptor as read_descriptor
@@ -54,10 +54,20 @@ __all__ = [
     "wants_rng",
 ]
 
-TABLE = np.dtype([("start", "<u8"), ("stop", "<u8"), ("record", "<i8"), ("shard", "<u4"), ("sum", "<u4")])
-"""One row a record: where its raw bytes lie in the arena, and what they should be."""
+TABLE = np.dtype(
+    [
+        ("start", "<u8"),
+        ("stop", "<u8"),
+        ("record", "<i8"),
+        ("shard", "<u4"),
+        ("sum", "<u4"),
+        ("epoch", "<u4"),
+        ("source", "<u4"),
+    ]
+)
+"""One row a record: where its raw bytes lie in the arena, what they should be, and what its randomness goes by."""
 
-_USER, _DECODER = 0, 1  # streams of randomness: the user's transform, and decoders
+_USER, _GLOBALS = 0, 1  # streams of randomness: a transform's rng, and the global generators
 
 
 class RecordFormat(Protocol):
@@ -71,13 +81,13 @@ class RecordFormat(Protocol):
 class Recipe:
     """All that turns a raw record into a sample and samples into a batch."""
 
-    format: RecordFormat
+    formats: tuple[RecordFormat, ...]  # by set
     decoders: tuple[tuple[str, Callable[[memoryview], Any]], ...]  # by field, in the order of the manifest
     transform: Callable[..., Any] | None
     collate: Callable[[list[Any]], Any] | None  # None: stack
     seed: int
     seed_globals: bool
-    checked: bool  # compare each record with its sum
+    checked: tuple[bool, ...]  # by set: compare each record with its sum
     seeded: bool  # user code runs, so randomness is set for each record
 
 
@@ -103,7 +113,6 @@ class Segment:
 class Decode:
     """Decode and transform the records of some segments."""
 
-    epoch: int
     table: Span  # rows of `TABLE`, those of all segments one behind the other
     segments: tuple[Segment, ...]
     learn: bool = False  # tell the layout that the samples share
@@ -176,8 +185,8 @@ class Worker:
     Args:
         array: the arena's bytes.
         recipe: what to do with them.
-        caught: what becomes a failure when user code raises it. In a process of its own that is everything; in the
-            user's thread Ctrl-C stays Ctrl-C.
+        caught: what becomes a failure when user code raises it. In a process of its own that is everything;
+            in the user's thread Ctrl-C stays Ctrl-C.
     """
 
     def __init__(
@@ -185,8 +194,12 @@ class Worker:
     ) -> None:
         self._caught = caught
         self._array = array
-        self._memory = memoryview(array)
+        # read-only: a job may be done twice, so nothing may change the raw bytes
+        self._memory = array.data.toreadonly()
         self._recipe = recipe
+        self._lends = (
+            recipe.transform is None and recipe.collate is None
+        )  # nobody can write to what decoders gave
         self._wants_rng = recipe.transform is not None and wants_rng(recipe.transform)
         self._decode_seconds = self._transform_seconds = self._collate_seconds = 0.0
 
@@ -194,7 +207,8 @@ class Worker:
         """Do a job. Never raises for the user's reasons."""
         self._decode_seconds = self._transform_seconds = self._collate_seconds = 0.0
         outcomes = (self._collate(job),) if isinstance(job, Collate) else tuple(self._decode(job))
-        return Answer(outcomes, self._decode_seconds, self._transform_seconds, self._collate_seconds, os.getpid())
+        seconds = (self._decode_seconds, self._transform_seconds, self._collate_seconds)
+        return Answer(outcomes, *seconds, os.getpid())
 
     def _decode(self, job: Decode) -> Iterator[Outcome]:
         table = self._table(job.table)
@@ -207,9 +221,10 @@ class Worker:
     def _segment(self, segment: Segment, rows: NDArray[Any], job: Decode) -> Outcome:
         try:
             if segment.layout is not None:
-                return self._rows(segment, rows, job.epoch)
+                return self._rows(segment, rows)
             keys: list[str | int] = []
-            samples = [self._guarded(row, entry, job.epoch, segment, keys) for row, entry in enumerate(rows.tolist())]
+            entries = enumerate(rows.tolist())
+            samples = [self._guarded(row, entry, segment, keys) for row, entry in entries]
             return self._packed(segment, samples, keys, learn_layout=job.learn)
         except NoRoom as small:
             return Outcome(need=small.need)
@@ -218,14 +233,14 @@ class Worker:
         except self._caught as error:
             return Outcome(failure=_failure(error, f"batch {segment.step}", rows))
 
-    def _rows(self, segment: Segment, rows: NDArray[Any], epoch: int) -> Outcome:
+    def _rows(self, segment: Segment, rows: NDArray[Any]) -> Outcome:
         """Write samples straight into their rows of the batch."""
         assert segment.layout is not None
         assert segment.batch is not None
         writer = RowWriter(segment.layout, self._place(segment.batch), segment.batch_rows)
         keys: list[str | int] = []
         for row, entry in enumerate(rows.tolist()):
-            sample = self._guarded(row, entry, epoch, segment, keys)
+            sample = self._guarded(row, entry, segment, keys)
             if not writer.write(segment.first + row, sample):
                 return Outcome(misfit=True)
         texts = writer.pack_texts(self._place(segment.place))
@@ -254,6 +269,8 @@ class Worker:
             keys: list[str | int] = []
             for place, where in job.parts:
                 part = self._place(place)
+                if self._recipe.collate is not None:
+                    part = part.copy()  # it may write to them, and the job may be done twice
                 some, their_keys = unpack(part, read_descriptor(part, where))
                 samples += some
                 keys += their_keys
@@ -265,30 +282,36 @@ class Worker:
             return Outcome(failure=_failure(error, f"batch {job.step}", self._table(job.table)))
 
     def _guarded(
-        self, row: int, entry: tuple[int, ...], epoch: int, segment: Segment, keys: list[str | int]
+        self, row: int, entry: tuple[int, ...], segment: Segment, keys: list[str | int]
     ) -> Any:
         """Make one sample; whatever goes wrong becomes a failure that names it."""
         try:
-            return self._sample(entry, epoch, keys)
+            return self._sample(entry, keys)
         except self._caught as error:  # user code may raise anything, SystemExit among it
-            _, _, record, shard, _ = entry
+            _, _, record, shard, *_ = entry
             key = keys[row] if row < len(keys) else None
             raise _Failed(_describe(error, segment.first + row, shard, record, key)) from error
 
-    def _sample(self, entry: tuple[int, ...], epoch: int, keys: list[str | int]) -> Any:  # hot: once per record
-        start, stop, record, _, expected = entry
+    def _sample(self, entry: tuple[int, ...], keys: list[str | int]) -> Any:
+        # hot: once per record
+        start, stop, record, _, expected, epoch, source = entry
         recipe = self._recipe
         began = time.perf_counter()
-        if recipe.checked and google_crc32c.value(self._array[start:stop]) != expected:
-            raise ShardError("its bytes do not have the checksum of the index; repack the shard or run `aioload verify`")
-        key, payloads = recipe.format.split(self._memory[start:stop])
+        if recipe.checked[source] and google_crc32c.value(self._array[start:stop]) != expected:
+            raise ShardError(
+                "its bytes do not have the checksum of the index; repack the shard or run `aioload verify`"
+            )
+        key, payloads = recipe.formats[source].split(self._memory[start:stop])
         keys.append(record if key is None else key)
         if recipe.seeded and recipe.seed_globals:
-            _seed_globals(recipe.seed, epoch, record)
+            _seed_globals(recipe.seed, epoch, record, source)
         sample: dict[str, Any] = {}
         for field, decode in recipe.decoders:
             try:
-                sample[field] = decode(payloads[field])
+                value = decode(payloads[field])
+                # an array over the raw bytes becomes the transform's own, to write to
+                lent = not self._lends and type(value) is np.ndarray and not value.flags.writeable
+                sample[field] = value.copy("K") if lent else value
             except Exception as error:
                 error.add_note(f"while decoding field {field!r}")
                 raise
@@ -298,8 +321,10 @@ class Worker:
             return sample
 
         sample["__key__"] = str(record) if key is None else key
+        if len(recipe.formats) > 1:
+            sample["__source__"] = source
         if self._wants_rng:
-            result = recipe.transform(sample, rng=np.random.default_rng((_USER, recipe.seed, epoch, record)))
+            result = recipe.transform(sample, rng=np.random.default_rng((_USER, recipe.seed, epoch, record, source)))
         else:
             result = recipe.transform(sample)
         self._transform_seconds += time.perf_counter() - decoded
@@ -312,7 +337,9 @@ class Worker:
         return self._place(span).view(TABLE)
 
 
-class _Failed(Exception):  # noqa: N818 - carries a failure out of the loop over records, nothing else
+class _Failed(Exception):
+    """Carries a failure out of the loop over records."""
+
     def __init__(self, failure: Failure) -> None:
         self.failure = failure
 
@@ -329,21 +356,25 @@ def wants_rng(transform: Callable[..., Any]) -> bool:
         return False  # written in C: it takes the sample alone
 
     named = [p for p in parameters if p.name == "rng" and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    places = [
+        p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)
+    ]
     required = [
-        p.name
+        p
         for p in parameters
         if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p not in named
     ]
-    takes_sample = any(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL) for p in parameters)
-    if len(required) > 1 or not takes_sample or (named and parameters[0] is named[0]):
+    # the first place is the sample's; whatever else must be given, nobody would give
+    if not places or places[0] in named or required not in ([], places[:1]):
+        names = ", ".join(p.name for p in parameters)
         raise ConfigError(
-            f"transform must take a sample, and besides it at most a parameter named rng; it takes ({', '.join(p.name for p in parameters)})"
+            f"transform must take a sample, and besides it at most a parameter named rng; it takes ({names})"
         )
     return bool(named)
 
 
 def start_worker(handle: ArenaHandle, recipe: bytes) -> None:
-    """Make this process a worker: map the arena, load the recipe, watch the parent. Run once in each process."""
+    """Make this process a worker: map the arena, load the recipe, watch the parent. Once in each process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle; it ends its workers
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # a worker never holds a context on a device
     threading.Thread(target=_end_with_parent, name="aioload-parent-watch", daemon=True).start()
@@ -383,11 +414,11 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _seed_globals(seed: int, epoch: int, record: int) -> None:
+def _seed_globals(seed: int, epoch: int, record: int, source: int) -> None:
     """Set the global generators for one record."""
-    words = np.random.SeedSequence((_DECODER, seed, epoch, record)).generate_state(4)
+    words = np.random.SeedSequence((_GLOBALS, seed, epoch, record, source)).generate_state(4)
     random.seed(int(words[0]) << 32 | int(words[1]))
-    np.random.seed(words[2])  # noqa: NPY002 - user code that draws from the global generator is what this is for
+    np.random.seed(words[2])  # the old global generator: user code that draws from it is what this is for
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.manual_seed(int(words[3]))
@@ -397,13 +428,14 @@ def _describe(
     error: BaseException, row: int | None, shard: int | None, record: int | None, key: str | int | None
 ) -> Failure:
     """Return an error as texts."""
-    kind = type(error).__name__ if isinstance(error, (ShardError, SampleError)) else "SampleError"
+    kind = "ShardError" if isinstance(error, ShardError) else "SampleError"
     try:
         message = str(error)
     except Exception:
         message = "<its message cannot be shown>"
     trace = "".join(traceback.format_exception(error))
-    facts = {name: value for name, value in getattr(error, "facts", {}).items() if isinstance(value, (str, int, float))}
+    known = error.facts if isinstance(error, AioloadError) else {}
+    facts = {name: value for name, value in known.items() if isinstance(value, (str, int, float))}
     named = key if isinstance(key, str) else None
     return Failure(kind, type(error).__name__, message, trace, row, shard, record, named, facts)
 
@@ -414,7 +446,8 @@ def _failure(error: BaseException, doing: str, rows: NDArray[Any]) -> Failure:
     records = rows["record"].tolist()
     where = f"{doing} (records {_short(records)})"
     facts = {**failure.facts, "records": repr(records[:1000])}
-    message = f"{where}: {failure.message}" if isinstance(error, AioloadError) else f"{where}: {failure.name}: {failure.message}"
+    told = failure.message if isinstance(error, AioloadError) else f"{failure.name}: {failure.message}"
+    message = f"{where}: {told}"
     return Failure(failure.kind, failure.name, message, failure.trace, None, None, None, None, facts)
 
 
