@@ -1,7 +1,7 @@
 """Digits: a data set that anyone can make, drawn with Pillow's own font, turned, scaled, coloured and noisy.
 
-Picture number i shows the digit i mod 10, and depends on the seed and i alone, so parts of the set can be drawn by
-different processes.
+Picture number i shows the digit i mod 10, and depends on the seed and i alone, so parts of the set can be
+drawn by different processes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Pack: draw a folder of pictures, one sub-folder a class, and write it as one packed set.
 
 Shows `aioload.Writer` with typed fields, keys and metadata. For folders like this one the command line does
-the same: `aioload pack example-data/pictures example-data/train`. Run this first: the next two examples read
-what it writes.
+the same: `aioload pack --shuffle example-data/pictures example-data/train`. Run this first: the next two
+examples read what it writes.
 """
 
 import argparse

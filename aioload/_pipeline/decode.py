@@ -22,6 +22,7 @@ from ..errors import AioloadError, SampleError, ShardError
 from .deliver import Made
 
 if TYPE_CHECKING:
+    from .._workers.layout import Layout
     from .._workers.pool import Runner
     from ..stats import Counters
     from .memory import Lease, Memory
@@ -44,9 +45,9 @@ class _Part:
     table: Span
     raw_bytes: int
 
-    def segment(self, place: Span) -> Segment:
-        """Return the segment whose outcome is packed into a place."""
-        return Segment(self.step, self.first, self.rows, self.batch_rows, place)
+    def segment(self, place: Span, layout: Layout | None = None, batch: Span | None = None) -> Segment:
+        """Return the segment whose outcome is packed into a place, or with a layout written as rows."""
+        return Segment(self.step, self.first, self.rows, self.batch_rows, place, layout, batch)
 
 
 class Decoder:
@@ -57,7 +58,7 @@ class Decoder:
         memory: where outcomes go.
         sizes: what is known about them.
         shards: names of the shards, for errors.
-        stacks: whether batches are stacked by the default collate, so that rows can have their place beforehand.
+        stacks: whether the default collate stacks batches, so that rows can have their place beforehand.
         counters: told of the workers' time.
     """
 
@@ -94,7 +95,9 @@ class Decoder:
             await walk.make_split(list(walk.parts(steps[0], count)))
             return
         for neighbours in _neighbours(steps):
-            await walk.make_whole([part for step in neighbours for part in walk.parts(step, 1)])
+            parts = [part for step in neighbours for part in walk.parts(step, 1)]
+            for group in walk.groups(parts):
+                await walk.make_whole(group)
 
 
 class _Walk:
@@ -124,22 +127,35 @@ class _Walk:
             table = Span(start, start + TABLE.itemsize * (stop - first))
             yield _Part(step, first, stop - first, rows, table, raw_bytes)
 
+    def groups(self, parts: list[_Part]) -> Iterator[list[_Part]]:
+        """Cut whole batches into groups whose rows have room at the same time."""
+        group: list[_Part] = []
+        size = 0
+        for part in parts:
+            layout = self._sizes.layout
+            more = 0 if layout is None else layout.starts(part.rows)[-1] + self._text_room(layout, part, 1)
+            if group and size + more > self._memory.guessable:
+                yield group
+                group, size = [], 0
+            group.append(part)
+            size += more
+        if group:
+            yield group
+
     # whole batches, one job
 
     async def make_whole(self, parts: list[_Part]) -> None:
         """Make batches that are each one part of one job."""
         layout = self._sizes.layout
         if layout is None:
-            async with anyio.create_task_group() as group:
-                for part in parts:
-                    group.start_soon(self._make_packed, part)
+            await self._make_packed(parts)
             return
 
         with contextlib.ExitStack() as stack:
             batches = [await self._lease(stack, layout.starts(part.rows)[-1]) for part in parts]
-            places = [await self._lease(stack, self._sizes.text_room(part.rows, part.raw_bytes)) for part in parts]
+            places = [await self._lease(stack, self._text_room(layout, part, len(parts))) for part in parts]
             segments = tuple(
-                Segment(part.step, 0, part.rows, part.rows, place.span, layout, batch.span)
+                part.segment(place.span, layout, batch.span)
                 for part, place, batch in zip(parts, places, batches, strict=True)
             )
             table = Span(parts[0].table.start, parts[-1].table.stop)
@@ -156,33 +172,35 @@ class _Walk:
                     made = Made(part.step, part.rows, batch.keep(), len(batch), None, layout, lists)
                     self._put(part.step, made)
         for part, outcome in again:
-            await self._again(part, outcome)
+            self._note_misfit(part, outcome)
+            await self._make_packed([part])
 
-    async def _again(self, part: _Part, outcome: Outcome) -> None:
-        """Make a batch whose first try did not fit."""
-        if outcome.misfit:
-            self._sizes.misfit()
-        else:
-            self._sizes.texts(part.rows, outcome.need)
-        await self._make_packed(part)
+    async def _make_packed(self, parts: list[_Part]) -> None:
+        """Make whole batches that describe themselves; those that need more room than was guessed come last."""
+        again: list[tuple[_Part, int]] = []
 
-    async def _make_packed(self, part: _Part) -> None:
-        """Make one whole batch that describes itself."""
-        outcome, lease = await self._packed(part)
-        if outcome.failure is not None:
-            self._put(part.step, self._error(outcome.failure, part.step))
-        else:
-            self._put(part.step, self._made_packed(part, outcome, lease))
+        async def make(part: _Part, size: int) -> None:
+            with contextlib.ExitStack() as stack:
+                outcome, lease = await self._pack(part, size, stack)
+                if outcome.need:
+                    again.append((part, outcome.need))
+                else:
+                    self._put(part.step, self._packed(part, outcome, lease))
+
+        async with anyio.create_task_group() as group:
+            for part in parts:
+                group.start_soon(make, part, self._guess(part, len(parts)))
+        for part, need in again:  # one by one, as there may be room for one only; it may grow once more
+            await make(part, need)
 
     # large batches, several jobs
 
     async def make_split(self, parts: list[_Part]) -> None:
         """Make one batch of several parts."""
-        step, rows = parts[0].step, parts[0].batch_rows
         result = await self._make_rows(parts) if self._sizes.layout is not None else None
         if result is None:
-            result = await self._make_collated(parts, rows)
-        self._put(step, result)
+            result = await self._make_collated(parts)
+        self._put(parts[0].step, result)
 
     async def _make_rows(self, parts: list[_Part]) -> Made | AioloadError | None:
         """Make a batch whose rows have their places; None if a sample does not fit."""
@@ -190,11 +208,11 @@ class _Walk:
         assert layout is not None
         with contextlib.ExitStack() as stack:
             batch = await self._lease(stack, layout.starts(parts[0].batch_rows)[-1])
-            places = [await self._lease(stack, self._sizes.text_room(part.rows, part.raw_bytes)) for part in parts]
+            places = [await self._lease(stack, self._text_room(layout, part, len(parts))) for part in parts]
             outcomes: dict[int, Outcome] = {}
 
             async def fill(number: int, part: _Part, place: Lease) -> None:
-                segment = Segment(part.step, part.first, part.rows, part.batch_rows, place.span, layout, batch.span)
+                segment = part.segment(place.span, layout, batch.span)
                 answer = await self._do(Decode(part.table, (segment,)), [batch, place])
                 outcomes[number] = answer.outcomes[0]
 
@@ -206,75 +224,77 @@ class _Walk:
             failed = self._first_failure(ordered, parts[0].step)
             if failed is not None:
                 return failed
-            if any(outcome.misfit for outcome in ordered):
-                self._sizes.misfit()
-                return None
-            needs = [(part.rows, outcome.need) for part, outcome in zip(parts, ordered, strict=True) if outcome.need]
-            if needs:
-                for records, need in needs:
-                    self._sizes.texts(records, need)
+            unfit = [outcome.misfit or outcome.need > 0 for outcome in ordered]
+            if any(unfit):
+                worst = unfit.index(True)
+                self._note_misfit(parts[worst], ordered[worst])
                 return None
             lists = [self._texts(*one) for one in zip(parts, places, ordered, strict=True)]
             merged = tuple([text for part in column for text in part] for column in zip(*lists, strict=True))
             return Made(parts[0].step, parts[0].batch_rows, batch.keep(), len(batch), None, layout, merged)
 
-    async def _make_collated(self, parts: list[_Part], rows: int) -> Made | AioloadError:
+    async def _make_collated(self, parts: list[_Part]) -> Made | AioloadError:
         """Make a batch of samples that are packed part by part."""
-        done: dict[int, tuple[Outcome, Lease]] = {}
+        with contextlib.ExitStack() as stack:
+            packed = await self._pack_all(parts, stack)
+            failed = self._first_failure([outcome for outcome, _ in packed], parts[0].step)
+            return failed if failed is not None else await self._collate(parts, packed)
 
-        async def fill(number: int, part: _Part) -> None:
-            done[number] = await self._packed(part)
+    async def _pack_all(self, parts: list[_Part], stack: contextlib.ExitStack) -> list[tuple[Outcome, Lease]]:
+        """Have all parts packed; those that had too little room once more, when the others take what they need."""
+        packed: dict[int, tuple[Outcome, Lease]] = {}
 
-        try:
+        async def pack(number: int, size: int) -> None:
+            packed[number] = await self._pack(parts[number], size, stack)
+
+        sizes = {number: self._guess(part, len(parts)) for number, part in enumerate(parts)}
+        while sizes:
             async with anyio.create_task_group() as group:
-                for number, part in enumerate(parts):
-                    group.start_soon(fill, number, part)
-            ordered = [done[number] for number in range(len(parts))]
-            failed = self._first_failure([outcome for outcome, _ in ordered], parts[0].step)
-            if failed is not None:
-                return failed
-            return await self._collate(parts, rows, ordered)
-        finally:
-            for _, lease in done.values():
-                lease.release()
+                for number, size in sizes.items():
+                    group.start_soon(pack, number, size)
+            sizes = {number: outcome.need for number, (outcome, _) in packed.items() if outcome.need}
+        return [packed[number] for number in range(len(parts))]
 
-    async def _collate(
-        self, parts: list[_Part], rows: int, packed: list[tuple[Outcome, Lease]]
-    ) -> Made | AioloadError:
-        step, table = parts[0].step, Span(parts[0].table.start, parts[-1].table.stop)
-        sources = [(lease.span, outcome.descriptor) for outcome, lease in packed if outcome.descriptor is not None]
+    async def _collate(self, parts: list[_Part], packed: list[tuple[Outcome, Lease]]) -> Made | AioloadError:
+        table = Span(parts[0].table.start, parts[-1].table.stop)
+        whole = _Part(parts[0].step, 0, parts[0].batch_rows, parts[0].batch_rows, table, 0)
+        sources = tuple(
+            (lease.span, outcome.descriptor) for outcome, lease in packed if outcome.descriptor is not None
+        )
         size = align(sum(outcome.used for outcome, _ in packed) + (1 << 12))
         while True:
             with contextlib.ExitStack() as stack:
                 lease = await self._lease(stack, size)
-                job = Collate(step, tuple(sources), lease.span, table)
+                job = Collate(whole.step, sources, lease.span, table)
                 outcome = (await self._do(job, [lease, *(lease for _, lease in packed)])).outcomes[0]
-                if outcome.failure is not None:
-                    return self._error(outcome.failure, step)
                 if not outcome.need:
-                    whole = _Part(step, 0, rows, rows, table, 0)
-                    return self._made_packed(whole, outcome, lease.keep())
+                    return self._packed(whole, outcome, lease)
             size = outcome.need
 
     # what both have in common
 
-    async def _packed(self, part: _Part) -> tuple[Outcome, Lease]:
-        """Have one part packed, in as much room as it turns out to need; the lease is the caller's."""
-        size = min(self._sizes.room(part.rows, part.raw_bytes), self._memory.limit // 8)
-        while True:
-            lease = await self._memory.lease(size, self._run.order)
-            try:
-                job = Decode(part.table, (part.segment(lease.span),), learn=self._learning)
-                outcome = (await self._do(job, [lease])).outcomes[0]
-            except BaseException:
-                lease.release()
-                raise
-            if not outcome.need:
+    async def _pack(self, part: _Part, size: int, stack: contextlib.ExitStack) -> tuple[Outcome, Lease]:
+        """Have one part packed. Where there was room enough, the stack releases it; else it is released."""
+        with contextlib.ExitStack() as own:
+            lease = await self._lease(own, size)
+            job = Decode(part.table, (part.segment(lease.span),), learn=self._learning)
+            outcome = (await self._do(job, [lease])).outcomes[0]
+            if outcome.need:
+                self._counters.add(jobs_again=1)
+            else:
                 self._note(part, outcome, lease)
-                return outcome, lease
-            lease.release()
-            size = outcome.need
-            self._counters.add(jobs_again=1)
+                stack.enter_context(own.pop_all())
+        return outcome, lease
+
+    def _guess(self, part: _Part, parts: int) -> int:
+        """Return the room to try for a packed part; a guess never takes what its `parts` may really need."""
+        return min(self._sizes.room(part.rows, part.raw_bytes), self._memory.guessable // parts)
+
+    def _text_room(self, layout: Layout, part: _Part, parts: int) -> int:
+        """Return the room to try for the texts beside rows."""
+        if not layout.has_texts:
+            return 0
+        return min(self._sizes.text_room(part.rows, part.raw_bytes), self._memory.guessable // parts)
 
     @property
     def _learning(self) -> bool:
@@ -313,6 +333,13 @@ class _Walk:
             collate_seconds=answer.collate_seconds,
         )
 
+    def _note_misfit(self, part: _Part, outcome: Outcome) -> None:
+        """Learn from rows that could not be written as they were meant to."""
+        if outcome.misfit:
+            self._sizes.misfit()
+        else:
+            self._sizes.texts(part.rows, outcome.need)
+
     async def _lease(self, stack: contextlib.ExitStack, size: int) -> Lease:
         lease = await self._memory.lease(size, self._run.order)
         stack.callback(lease.release)
@@ -326,13 +353,15 @@ class _Walk:
         array = self._memory.arena.array[place.span.start : place.span.stop]
         return tuple(texts(array, leaf) for leaf in outcome.texts)
 
-    def _made_packed(self, part: _Part, outcome: Outcome, lease: Lease) -> Made:
-        """Return a packed batch; what lies behind its last byte goes back."""
+    def _packed(self, part: _Part, outcome: Outcome, lease: Lease) -> Made | AioloadError:
+        """Return a packed batch, or its error; what lies behind the last byte goes back."""
+        if outcome.failure is not None:
+            return self._error(outcome.failure, part.step)
         assert outcome.descriptor is not None
         array = self._memory.arena.array[lease.span.start : lease.span.stop]
         tree = descriptor(array, outcome.descriptor)
         self._memory.trim(lease, outcome.used)
-        return Made(part.step, part.rows, lease, outcome.used, tree, None, ())
+        return Made(part.step, part.rows, lease.keep(), outcome.used, tree, None, ())
 
     def _first_failure(self, outcomes: list[Outcome], step: int) -> AioloadError | None:
         """Return the error of the lowest row: the same one however the batch was cut."""

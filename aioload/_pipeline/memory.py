@@ -7,13 +7,16 @@ is handed over as a private copy. So the run at the head always gets room: nothi
 a later run, and every earlier run leaves it by itself. This is what makes a deadlock by memory impossible, however
 sizes turn out and however many batches the user keeps.
 
-What one run needs on its way must fit into the head's zone, wherever it happens to lie: else whether a job works would
-depend on timing. A run that needs more meets a `ConfigError` that names a limit which is enough.
+What one run needs on its way must fit into three quarters of the head's zone, wherever it happens to lie:
+else whether a job works would depend on timing. A run that needs more meets a `ConfigError` that names a
+limit which is enough. The last quarter makes up for the holes that leases on a guess leave behind (see
+`guessable`), so that what a run may have is there in one piece too.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 import itertools
 from collections import deque
@@ -32,18 +35,19 @@ if TYPE_CHECKING:
 
 __all__ = ["Lease", "Memory"]
 
-_SHARED_FOR_KEPT = 0.5  # share of the shared zone that batches kept by the user may hold before copies are made
+_PAGE = 4096
+_SHARED_FOR_KEPT = 0.5  # share of the shared zone that the user may keep before copies are made
 _WINDOW: Order = (-1, -1)  # what pieces count under: they are no run's
 
 
 class Lease:
     """A stretch of the arena; it goes back when nobody keeps it any longer.
 
-    Whoever lets another part touch the memory (a job in a worker, a read in a thread) keeps the lease for it first, so
-    that a cancelled wait never frees memory that is still written to.
+    Whoever lets another part touch the memory (a job in a worker, a read in a thread) keeps the lease for it
+    first, so that a cancelled wait never frees memory that is still written to.
     """
 
-    __slots__ = ("_keepers", "_memory", "freed", "held", "order", "private", "span")
+    __slots__ = ("_keepers", "_memory", "freed", "held", "needed", "order", "private", "span")
 
     def __init__(self, memory: Memory, span: Span, order: Order, *, private: bool) -> None:
         self._memory = memory
@@ -51,6 +55,7 @@ class Lease:
         self.span = span
         self.order = order
         self.private = private  # lies in the head's zone: to be handed over as a copy
+        self.needed = True  # by its run, on its way
         self.held = False  # by the user
         self.freed = False
 
@@ -90,17 +95,26 @@ class Memory:
 
     Args:
         arena: the memory.
-        on_short: called when batches that the user keeps make copies necessary.
+        on_short: called whenever batches that the user keeps make copies necessary.
         window: bytes of the window's zone.
+
+    Raises:
+        ConfigError: the arena is too small for anything.
     """
 
     def __init__(self, arena: Arena, on_short: Callable[[], None], window: int = 0) -> None:
         self.arena = arena
         self.limit = arena.size
+        window = window // _PAGE * _PAGE
+        self._border = (self.limit - window) // 2 // _PAGE * _PAGE  # the head's zone ends here
+        self._shared = self._border + window  # and the shared one begins here
+        self.guessable = self._border // 4  # bytes that a run may lease on a guess, all its leases together
+        self._most = self._border - self.guessable  # bytes that a run may need
+        if not self._border:
+            raise ConfigError(
+                f"memory_limit of {self.limit} bytes holds no batch at all; give some MiB", needed=1 << 20
+            )
         self._space = Space(arena.size)
-        window = window // 4096 * 4096
-        self._border = (self.limit - window) // 2 // 4096 * 4096  # the head's zone ends here, and the window's begins
-        self._shared = self._border + window
         self._on_short = on_short
         self._head: Order = (0, 0)
         self._private: dict[Order, int] = {}  # bytes in the head's zone by run
@@ -125,13 +139,19 @@ class Memory:
         self._on_short()
         return True
 
+    def finish(self, lease: Lease) -> None:
+        """Count a lease no longer as its run's: a batch is made and waits for the user."""
+        if lease.needed:
+            _subtract(self._needs, lease.order, len(lease))
+            lease.needed = False
+
     def hold(self, lease: Lease) -> None:
-        """Count a lease as the user's, no longer its run's, from now until it is given back."""
+        """Count a lease as the user's from now until it is given back."""
         self._collect()
         if lease.freed:
             return  # the user was faster
+        self.finish(lease)
         self._held += len(lease)
-        _subtract(self._needs, lease.order, len(lease))
         lease.held = True
 
     def move_head(self, order: Order) -> None:
@@ -146,7 +166,8 @@ class Memory:
             ConfigError: they cannot be had within the limit.
         """
         size = align(max(size, 1))
-        if self._needs.get(order, 0) + size > self._border:
+        self._collect()
+        if self._needs.get(order, 0) + size > self._most:
             raise self._too_small(size, order)
         lease = None
         if not self._waiting or order < self._waiting[0].order:
@@ -172,8 +193,8 @@ class Memory:
         if span is None:
             return None
         if private:
-            self._private[order] = self._private.get(order, 0) + size
-        self._needs[order] = self._needs.get(order, 0) + size
+            self._private[order] = self._private.get(order, 0) + len(span)
+        self._needs[order] = self._needs.get(order, 0) + len(span)
         self.peak = max(self.peak, self._space.used)
         return Lease(self, span, order, private=private)
 
@@ -196,16 +217,15 @@ class Memory:
         """Count one keeper of a lease less, soon."""
         self._returned.append(lease)
         if self._waiting:
-            try:
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and nobody waits any more
                 self._loop.call_soon_threadsafe(self._serve)
-            except RuntimeError:
-                pass  # the loop has ended, and nobody waits any more
 
     def trim(self, lease: Lease, size: int) -> None:
         """Take back the end of a lease that turned out too large."""
         before = len(lease)
         lease.span = self._space.trim(lease.span, size)
-        _subtract(self._needs, lease.order, before - len(lease))
+        if lease.needed:
+            _subtract(self._needs, lease.order, before - len(lease))
         if lease.private:
             _subtract(self._private, lease.order, before - len(lease))
         self._serve()
@@ -220,7 +240,7 @@ class Memory:
         size, lease.freed = len(lease), True
         if lease.held:
             self._held -= size
-        else:
+        if lease.needed:
             _subtract(self._needs, lease.order, size)
         if lease.private:
             _subtract(self._private, lease.order, size)
@@ -242,12 +262,13 @@ class Memory:
 
     def _hopeless(self, waiter: _Waiter) -> bool:
         """Tell whether the run needs more than it may, or its own leases lie in its way."""
-        if self._needs.get(waiter.order, 0) + waiter.size > self._border:
+        if self._needs.get(waiter.order, 0) + waiter.size > self._most:
             return True
         return waiter.order <= self._head and all(order >= waiter.order for order in self._private)
 
     def _too_small(self, size: int, order: Order) -> ConfigError:
-        enough = 2 * (self._needs.get(order, 0) + size) + (1 << 20)
+        needs = self._needs.get(order, 0) + size
+        enough = -(-needs * self.limit // self._most) + (1 << 20)
         return ConfigError(
             f"memory_limit of {self.limit} bytes cannot hold what one batch needs on its way; "
             f"the smallest limit that works here is about {enough} bytes",

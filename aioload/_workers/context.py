@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import io
 import os
-from multiprocessing import context, forkserver, popen_forkserver, process, reduction, spawn, util
+from multiprocessing import connection, context, forkserver, popen_forkserver, process, reduction, spawn, util
 from typing import Any
 
 __all__ = ["WorkerContext", "WorkerProcess", "warm_up"]
@@ -28,6 +28,8 @@ _server.set_forkserver_preload(_PRELOAD)
 
 class _Popen(popen_forkserver.Popen):
     """Start a process from our server, with nothing about the main module."""
+
+    _fds: list[int]  # what `duplicate_for_child` has collected
 
     def _launch(self, process_obj: process.BaseProcess) -> None:
         data = spawn.get_preparation_data(process_obj.name)
@@ -44,8 +46,8 @@ class _Popen(popen_forkserver.Popen):
         self.sentinel, write_end = _server.connect_to_new_process(self._fds)
         # a second write end stays open here: the child knows by its closing that the parent has gone
         alive = os.dup(write_end)
-        self.finalizer = util.Finalize(self, util.close_fds, (alive, self.sentinel))
-        with open(write_end, "wb", closefd=True) as pipe:
+        self.finalizer = util.Finalize(self, _close, (alive, self.sentinel))
+        with os.fdopen(write_end, "wb") as pipe:
             pipe.write(message.getbuffer())
         self.pid = forkserver.read_signed(self.sentinel)
 
@@ -54,7 +56,7 @@ class WorkerProcess(context.ForkServerProcess):
     """A process of the pool."""
 
     @staticmethod
-    def _Popen(process_obj: Any) -> Any:  # noqa: N802 - multiprocessing's name
+    def _Popen(process_obj: Any) -> Any:
         return _Popen(process_obj)
 
 
@@ -65,12 +67,25 @@ class WorkerContext(context.ForkServerContext):
         super().__init__()
         self.processes: list[WorkerProcess] = []
 
-    def Process(self, *args: Any, **kwargs: Any) -> WorkerProcess:  # type: ignore[override]  # noqa: N802 - multiprocessing's name; a method, so that what was started is known
+    def Process(self, *args: Any, **kwargs: Any) -> WorkerProcess:  # type: ignore[override]  # a class there
+        """Make a process; a method, so that what was made is known."""
         worker = WorkerProcess(*args, **kwargs, daemon=True)
         self.processes.append(worker)
         return worker
+
+    def kill(self) -> None:
+        """End by force what runs."""
+        for worker in self.processes:
+            # once it has ended, its number may be another's
+            if worker.pid is not None and not connection.wait([worker.sentinel], 0):
+                worker.kill()
 
 
 def warm_up() -> None:
     """Start the server, so that it imports while the data set is opened."""
     _server.ensure_running()
+
+
+def _close(*descriptors: int) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)

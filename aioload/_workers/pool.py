@@ -15,15 +15,14 @@ import heapq
 import itertools
 import logging
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
-from multiprocessing import connection
 from typing import Protocol
 
 import anyio
 
-from ..errors import WorkerError
+from ..errors import AioloadError, ClosedError, WorkerError
 from .arena import ArenaHandle
 from .context import WorkerContext
 from .task import Answer, Job, Startup, ping, run_job, start_worker
@@ -44,7 +43,7 @@ class Runner(Protocol):
     """Whoever runs jobs: the pool, or the user's own thread."""
 
     async def run(self, job: Job, order: Order, done: Callable[[], None]) -> Answer:
-        """Run a job; `done` is called once the job no longer touches the arena, also when the wait was cancelled."""
+        """Run a job; `done` is called once it no longer touches the arena, also if the wait was cancelled."""
 
 
 @dataclass(order=True)
@@ -56,6 +55,13 @@ class _Ticket:
     job: Job = field(compare=False)
     answer: asyncio.Future[Answer] = field(compare=False)
     done: Callable[[], None] = field(compare=False)
+
+    def refuse(self, error: AioloadError) -> None:
+        """Let the job fail."""
+        self.done()
+        if not self.answer.done():
+            self.answer.set_exception(error)
+            self.answer.exception()  # looked at: whoever waits may be cancelled at this very moment
 
 
 class _Seat:
@@ -80,10 +86,8 @@ class _Seat:
     def close(self, grace: float) -> None:
         """End the process, by force after `grace` seconds. Blocks: for a thread."""
         ending = self._threads.submit(self._executor.shutdown, wait=True, cancel_futures=True)
-        for process in self.context.processes:
-            if not connection.wait([process.sentinel], grace):
-                process.kill()
-        ending.result()  # the executor's threads end once the process has
+        while not wait([ending], grace).done:  # again, since a start may have been under way
+            self.context.kill()
 
 
 class WorkerPool:
@@ -102,7 +106,7 @@ class WorkerPool:
         self._queue: list[_Ticket] = []
         self._numbers = itertools.count()
         self._job_seconds = 1.0  # moving average; the first jobs count as long
-        self._broken: WorkerError | None = None
+        self._broken: AioloadError | None = None
 
     async def start(self) -> None:
         """Start all processes at once; jobs go to the first that is ready."""
@@ -115,19 +119,24 @@ class WorkerPool:
 
         Raises:
             WorkerError: a worker died or could not start.
+            ClosedError: the pool was closed.
         """
         if self._broken is not None:
             done()
-            raise self._broken
+            raise self._broken.with_traceback(None)  # one error for many jobs
         loop = asyncio.get_running_loop()
         ticket = _Ticket(order, next(self._numbers), job, loop.create_future(), done)
         heapq.heappush(self._queue, ticket)
         self._dispatch()
-        return await ticket.answer
+        try:
+            return await ticket.answer
+        except asyncio.CancelledError:
+            self._drop(ticket)
+            raise
 
     async def aclose(self) -> None:
         """End all processes, side by side."""
-        self._drop_waiting()
+        self._break(ClosedError("the workers were ended; make a new loader to go on"))
         loop = asyncio.get_running_loop()
         closings = [loop.run_in_executor(self._threads, seat.close, _GRACE) for seat in self._seats]
         await asyncio.gather(*closings)
@@ -153,11 +162,7 @@ class WorkerPool:
             free = [seat for seat in self._seats if seat.ready and seat.jobs < depth]
             if not free:
                 return
-            ticket = heapq.heappop(self._queue)
-            if ticket.answer.done():  # whoever waited for it has gone
-                ticket.done()
-                continue
-            self._submit(ticket, min(free, key=lambda seat: seat.jobs))
+            self._submit(heapq.heappop(self._queue), min(free, key=lambda seat: seat.jobs))
 
     def _submit(self, ticket: _Ticket, seat: _Seat) -> None:
         loop = asyncio.get_running_loop()
@@ -193,26 +198,23 @@ class WorkerPool:
 
     def _fail(self, ticket: _Ticket, error: BaseException | None) -> None:
         """End a job whose worker is gone."""
-        ticket.done()
-        failure = WorkerError(f"a worker process died while it worked on a batch: {error!r}", cause=repr(error))
-        if not ticket.answer.done():
-            ticket.answer.set_exception(failure)
+        failure = WorkerError(
+            f"a worker process died while it worked on a batch: {error!r}", cause=repr(error)
+        )
+        ticket.refuse(failure)
         self._break(failure)
 
-    def _break(self, error: WorkerError) -> None:
+    def _break(self, error: AioloadError) -> None:
         """Let every job fail from now on; the first reason is kept."""
         if self._broken is None:
             self._broken = error
-        for ticket in self._queue:
+        waiting, self._queue = self._queue, []
+        for ticket in waiting:
+            ticket.refuse(self._broken)
+
+    def _drop(self, ticket: _Ticket) -> None:
+        """Forget a job that nobody waits for any more, if no worker has it."""
+        if ticket in self._queue:
+            self._queue.remove(ticket)
+            heapq.heapify(self._queue)
             ticket.done()
-            if not ticket.answer.done():
-                ticket.answer.set_exception(self._broken)
-        self._queue.clear()
-
-    def _drop_waiting(self) -> None:
-        for ticket in self._queue:
-            ticket.done()
-            ticket.answer.cancel()
-        self._queue.clear()
-
-

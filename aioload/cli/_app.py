@@ -46,13 +46,14 @@ def options(
     *,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
     version: Annotated[
-        bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
+        bool,
+        typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True),
     ] = False,
 ) -> None:
     """Pack, look at and check data sets for aioload, the streaming data loader."""
 
 
-def _show_version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it so
+def _show_version(wanted: bool) -> None:
     if wanted:
         print(f"aioload {__version__}")
         raise typer.Exit

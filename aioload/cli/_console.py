@@ -1,4 +1,4 @@
-"""What commands print and take: sizes, shortened values, tables, JSON, and a progress bar with rate and time left."""
+"""What commands take and print: sizes, shortened values, tables, JSON, a bar with rate and time left."""
 
 from __future__ import annotations
 
@@ -82,7 +82,10 @@ def print_json(value: Any) -> None:
 def print_table(rows: Iterable[Iterable[object]], indent: str = "  ") -> None:
     """Print rows whose columns stand below each other."""
     lines = [[str(cell) for cell in row] for row in rows]
-    widths = [max(len(line[place]) for line in lines if place < len(line)) for place in range(max(map(len, lines), default=0))]
+    widths = [
+        max(len(line[place]) for line in lines if place < len(line))
+        for place in range(max(map(len, lines), default=0))
+    ]
     for line in lines:
         print((indent + "  ".join(map(str.ljust, line, widths))).rstrip())
 

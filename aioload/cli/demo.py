@@ -1,4 +1,4 @@
-"""`aioload demo`: the main job on a set that it makes itself - files, a packed set, a model that learns from it."""
+"""`aioload demo`: the main job on a set of its own making - files, a packed set, a model that learns."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _BATCH_SIZE = 64
 _HELD_OUT = 10  # one record in so many is not trained on
 _PHOTO_SIDE = 64
 _TOP_RATE = 1e-2  # of a one-cycle schedule: over 98% on held-out digits after 5 epochs, whatever the seed
-_MAX_THREADS = 4  # the model is too small for more
+_MAX_THREADS = 4  # the model is too small for more; half of the CPUs are left to the loader
 
 
 def demo(
@@ -44,8 +44,9 @@ def demo(
         help="Images of your own, a sub-folder a class; without, digits are drawn.")] = None,
     epochs: Annotated[int, typer.Option(min=1, metavar="N", help="Passes over the training records.")] = 5,
     samples: Annotated[int, typer.Option(min=100, metavar="N", help="Digits to draw.")] = 6000,
-    workers: Annotated[Any, typer.Option(parser=parse_workers, metavar="N|auto", help="Of the loader.")] = "auto",
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep files and sets in this folder.")] = None,
+    workers: Annotated[Any, typer.Option(parser=parse_workers, metavar="N|auto",
+        help="Worker processes of the loader; 0: none.")] = "auto",
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep files and sets here.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the digits, the held-out records and the model.")] = 0,
 ) -> None:  # fmt: skip
     """Draw digits, pack them, train a small model on them, and tell where the time went."""
@@ -58,7 +59,9 @@ def demo(
 
     print(f"done in {time.monotonic() - started:.0f} s")
     if data is None and accuracy <= GOAL:
-        raise AioloadError(f"the model should get more than {GOAL:.0%} of the held-out digits right, got {accuracy:.1%}")
+        raise AioloadError(
+            f"the model should get more than {GOAL:.0%} of the held-out digits right, got {accuracy:.1%}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,9 @@ def _workplace(out: Path | None) -> Iterator[Path]:
 def _draw(folder: Path, samples: int, seed: int) -> Path:
     """Draw digits into a folder, a sub-folder a class."""
     if folder.exists():
-        raise ConfigError(f"{folder} is there from an earlier run; remove it, or name another folder with --out")
+        raise ConfigError(
+            f"{folder} is there from an earlier run; remove it, or name another folder with --out"
+        )
 
     started = time.monotonic()
     for digit in range(digits.CLASSES):
@@ -98,7 +103,9 @@ def _draw(folder: Path, samples: int, seed: int) -> Path:
     starts = range(0, samples, 100)
     with processes(usable_cpus()) as executor, progress_bar("drawing digits", samples) as advance:
         stops = [min(start + 100, samples) for start in starts]
-        for drawn in executor.map(digits.draw_files, [folder] * len(stops), starts, stops, [seed] * len(stops)):
+        for drawn in executor.map(
+            digits.draw_files, [folder] * len(stops), starts, stops, [seed] * len(stops)
+        ):
             advance(drawn, 0)
 
     print(f"drew    {count(samples, 'digit')} in {time.monotonic() - started:.1f} s")
@@ -106,11 +113,13 @@ def _draw(folder: Path, samples: int, seed: int) -> Path:
 
 
 def _pack(folder: Path, out: Path, seed: int, *, squared: bool) -> _Sets:
-    """Pack a folder of images into two sets, both in a drawn order: the model should not see class after class."""
+    """Pack a folder of images into two sets, in a drawn order: not class after class."""
     source = find_source([folder], kind="folder", seed=seed)
     classes = len(source.metadata["classes"])
     if classes < 2 or source.cost < 2 * _HELD_OUT:
-        raise ConfigError(f"{folder} has {count(classes, 'class')} and {count(source.cost, 'image')}: too few to learn from")
+        raise ConfigError(
+            f"{folder} has {count(classes, 'class')} and {count(source.cost, 'image')}: too few to learn from"
+        )
 
     items = list(source.items)
     held_out = items[::_HELD_OUT]
@@ -145,12 +154,16 @@ def _fitting(side: int) -> Callable[[dict[str, Any]], dict[str, Any]]:
 
 
 def _train(sets: _Sets, *, epochs: int, num_workers: int | str, seed: int) -> float:
-    """Train a model, print how it goes and where the time went, and return the share of held-out records it gets."""
+    """Train a model, tell how it goes and where the time went; return its share of right answers."""
     import torch
 
-    torch.set_num_threads(min(usable_cpus(), _MAX_THREADS))
+    torch.set_num_threads(min(max(usable_cpus() // 2, 1), _MAX_THREADS))
     torch.manual_seed(seed)
-    options: dict[str, Any] = {"batch_size": _BATCH_SIZE, "transform": sets.transform, "num_workers": num_workers}
+    options: dict[str, Any] = {
+        "batch_size": _BATCH_SIZE,
+        "transform": sets.transform,
+        "num_workers": num_workers,
+    }
     loader = Loader(sets.train, **options)
     learner = _Learner(sets, steps=epochs * len(loader))
 
@@ -184,7 +197,7 @@ class _Learner:
         scores = self._model(_normalised(batch["image"]))
         loss = cross_entropy(scores, batch["label"])
         self._optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it without types
         self._optimizer.step()
         self._schedule.step()
         return _right(scores, batch["label"])
@@ -211,8 +224,7 @@ def _make_model(classes: int, side: int) -> torch.nn.Sequential:
 
     return nn.Sequential(
         *block(3, 16, stride=2),
-        *block(16, 32),
-        nn.MaxPool2d(2),
+        *block(16, 32, stride=2),
         *block(32, 64),
         nn.MaxPool2d(2),
         nn.Flatten(),
@@ -222,21 +234,27 @@ def _make_model(classes: int, side: int) -> torch.nn.Sequential:
 
 def _normalised(images: torch.Tensor) -> torch.Tensor:
     """Return bytes as the model takes them: channels first, each around 0, all of one contrast."""
-    values = images.permute(0, 3, 1, 2).float()
-    return (values - values.mean((2, 3), keepdim=True)) / (values.std((1, 2, 3), keepdim=True) + 1)
+    values = images.float()
+    values -= values.mean((1, 2), keepdim=True)
+    values /= values.square().mean((1, 2, 3), keepdim=True).sqrt() + 1
+    return values.permute(0, 3, 1, 2)
 
 
 def _right(scores: torch.Tensor, labels: torch.Tensor) -> int:
     return int((scores.argmax(1) == labels).sum())
 
 
-def _run_epoch(name: str, loader: Loader, batches: Any, learn: Callable[[dict[str, torch.Tensor]], int]) -> None:
+def _run_epoch(
+    name: str, loader: Loader, batches: Any, learn: Callable[[dict[str, torch.Tensor]], int]
+) -> None:
     """Go once through the batches, with a line that lives on a terminal and stays when the epoch is over."""
     right = seen = 0
     clock = _Clock(loader)
     state = TextColumn("{task.fields[state]}")
     console = Console(stderr=True)
-    with Progress(TextColumn(name), BarColumn(), state, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Progress(
+        TextColumn(name), BarColumn(), state, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
         task = bar.add_task(name, total=len(loader), state="")
         for batch in batches:
             right += learn(batch)
@@ -258,4 +276,7 @@ class _Clock:
         """Tell how fast it goes, how much of the time was waiting, and how well the model does."""
         seconds = time.monotonic() - self._started
         waited = self._loader.stats().wait_seconds - self._waited
-        return f"{seen / seconds:,.0f} samples/s, {waited / seconds:.0%} of the time waiting for data, accuracy {right / seen:.1%}"
+        return (
+            f"{seen / seconds:,.0f} samples/s, {waited / seconds:.0%} of the time waiting for data, "
+            f"accuracy {right / seen:.1%}"
+        )

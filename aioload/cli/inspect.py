@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,10 +12,9 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from ..dataset import Dataset
 from ..decode import for_kind
-from ..errors import AioloadError, ConfigError, NotFoundError
-from ..shard import INDEX_NAME, MANIFEST_NAME, Index, LocalReader, Manifest, check_sum, parse_index
-from ..shard.reader import read_exactly, read_whole
+from ..errors import AioloadError, ConfigError
 from ._console import AsJson, count, print_json, print_table, short, size
 
 __all__ = ["inspect"]
@@ -40,16 +40,16 @@ def inspect(
     if save is not None and record is None:
         raise typer.BadParameter("--save writes one record; say which with --record")
 
-    opened = _Set.open(data)
+    dataset = Dataset(data)
     if record is None:
-        overview = _overview(opened)
+        overview = _overview(dataset)
         print_json(overview) if as_json else _show_overview(overview, data)
         return
 
-    found = opened.record(record)
-    details = _details(found, opened.manifest)
+    found = _read(dataset, record)
+    details = _details(found, dataset.fields)
     if save is not None:
-        details["saved"] = [str(path) for path in _save(found, opened.manifest, save)]
+        details["saved"] = [str(path) for path in _save(found, dataset.fields, save)]
     print_json(details) if as_json else _show_details(details)
 
 
@@ -65,41 +65,22 @@ class _Record:
     payloads: dict[str, memoryview]
 
 
-@dataclass(frozen=True, slots=True)
-class _Set:
-    """A local set."""
+def _read(dataset: Dataset, number: int) -> _Record:
+    """Read a record, which is compared with its sum, and cut it into its fields."""
+    if number >= len(dataset):
+        raise ConfigError(
+            f"there is no record {number}; there are {count(len(dataset), 'record')}, from 0 on"
+        )
 
-    reader: LocalReader
-    manifest: Manifest
-    index: Index
-
-    @classmethod
-    def open(cls, folder: Path) -> _Set:
-        """Read manifest and index."""
-        if not (folder / MANIFEST_NAME).exists():
-            raise NotFoundError(f"{folder} holds no data set: there is no {MANIFEST_NAME} in it")
-
-        reader = LocalReader(folder)
-        manifest = Manifest.parse(read_whole(reader, MANIFEST_NAME), MANIFEST_NAME)
-        return cls(reader, manifest, parse_index(read_whole(reader, INDEX_NAME), manifest, INDEX_NAME))
-
-    def record(self, number: int) -> _Record:
-        """Read a record and compare it with its sum."""
-        if number >= len(self.index):
-            raise ConfigError(f"there is no record {number}; there are {count(len(self.index), 'record')}, from 0 on")
-
-        place = self.index.locate(np.array([number]))
-        shard, start, stop = self.index.shards[place.shard[0]], int(place.start[0]), int(place.stop[0])
-        data = memoryview(read_exactly(self.reader, shard, start, stop))
-        if place.sums is not None:
-            check_sum(data, int(place.sums[0]), shard=shard, record_id=number, start=start)
-
-        key, payloads = self.manifest.format.split(data)
-        return _Record(number, shard, start, stop, key, payloads)
+    place = dataset.index.locate(np.array([number]))
+    key, payloads = dataset.format.split(memoryview(dataset.read_record(number)))
+    return _Record(
+        number, dataset.index.shards[place.shard[0]], int(place.start[0]), int(place.stop[0]), key, payloads
+    )
 
 
-def _overview(opened: _Set) -> dict[str, Any]:
-    manifest, index = opened.manifest, opened.index
+def _overview(dataset: Dataset) -> dict[str, Any]:
+    manifest, index = dataset.manifest, dataset.index
     sizes = np.diff(index.positions.astype(np.int64))
     return {
         "records": manifest.records,
@@ -113,23 +94,27 @@ def _overview(opened: _Set) -> dict[str, Any]:
         } if len(sizes) else None,
         "shards": [
             {"name": name, "records": int(stop - start), "bytes": int(num_bytes)}
-            for name, start, stop, num_bytes in zip(
-                index.shards, index.shard_records[:-1], index.shard_records[1:], index.shard_bytes, strict=True
+            for name, (start, stop), num_bytes in zip(
+                index.shards, itertools.pairwise(index.shard_records), index.shard_bytes, strict=True
             )
         ],
-        "first": [_summary(opened, number) for number in range(min(_SHOWN, len(index)))],
+        "first": [_summary(dataset, number) for number in range(min(_SHOWN, len(index)))],
     }  # fmt: skip
 
 
-def _summary(opened: _Set, number: int) -> dict[str, Any]:
+def _summary(dataset: Dataset, number: int) -> dict[str, Any]:
     """Return a line's worth of a record; a damaged one must not hide the rest."""
     try:
-        found = opened.record(number)
+        found = _read(dataset, number)
     except AioloadError as error:
         return {"record": number, "error": str(error)}
 
-    kinds = opened.manifest.fields
-    return {"record": number, "key": found.key, **{"fields": {n: _glance(kinds[n], v) for n, v in found.payloads.items()}}}
+    kinds = dataset.fields
+    return {
+        "record": number,
+        "key": found.key,
+        "fields": {n: _glance(kinds[n], v) for n, v in found.payloads.items()},
+    }
 
 
 def _glance(kind: str, payload: memoryview) -> Any:
@@ -141,7 +126,7 @@ def _glance(kind: str, payload: memoryview) -> Any:
     return short(value) if kind in ("str", "json") else value
 
 
-def _details(found: _Record, manifest: Manifest) -> dict[str, Any]:
+def _details(found: _Record, kinds: dict[str, str]) -> dict[str, Any]:
     return {
         "record": found.number,
         "key": found.key,
@@ -149,7 +134,7 @@ def _details(found: _Record, manifest: Manifest) -> dict[str, Any]:
         "start": found.start,
         "stop": found.stop,
         "fields": {
-            name: {"kind": manifest.fields[name], "bytes": len(payload), "value": _describe(manifest.fields[name], payload)}
+            name: {"kind": kinds[name], "bytes": len(payload), "value": _describe(kinds[name], payload)}
             for name, payload in found.payloads.items()
         },
     }
@@ -173,13 +158,13 @@ def _shape_of(value: Any, payload: memoryview) -> str:
     return ", ".join(f"{p.dtype} {p.shape}" if isinstance(p, np.ndarray) else short(p) for p in parts)
 
 
-def _save(found: _Record, manifest: Manifest, folder: Path) -> Iterator[Path]:
-    """Write the fields of a record to files named by its number and theirs, nothing that the data could choose."""
+def _save(found: _Record, kinds: dict[str, str], folder: Path) -> Iterator[Path]:
+    """Write fields to files named by the record's number and theirs: no name can lead elsewhere."""
     folder.mkdir(parents=True, exist_ok=True)
     for place, (name, payload) in enumerate(found.payloads.items()):
         plain = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:60]
         unique = plain if plain == name else f"{plain}.{place}"  # no plain name has a dot
-        path = folder / f"{found.number:08}-{unique}{_suffix(manifest.fields[name], payload)}"
+        path = folder / f"{found.number:08}-{unique}{_suffix(kinds[name], payload)}"
         path.write_bytes(payload)
         yield path
 
@@ -201,7 +186,10 @@ def _show_overview(overview: dict[str, Any], data: Path) -> None:
     print_table(
         [
             ("records", "min {}, mean {}, max {}".format(*map(size, sizes.values())) if sizes else "none"),
-            ("index", f"{size(overview['index_bytes'])}, columns: {', '.join(overview['index_fields']) or 'none'}"),
+            (
+                "index",
+                f"{size(overview['index_bytes'])}, columns: {', '.join(overview['index_fields']) or 'none'}",
+            ),
             ("metadata", short(overview["metadata"], 100)),
         ]
     )
@@ -227,9 +215,11 @@ def _row(summary: dict[str, Any]) -> Iterator[str]:
 
 def _show_details(details: dict[str, Any]) -> None:
     key = "no key" if details["key"] is None else short(details["key"], 500)
-    print(f"record {details['record']}: {key}; {details['shard']}, bytes {details['start']} to {details['stop']}")
+    place = f"{details['shard']}, bytes {details['start']} to {details['stop']}"
+    print(f"record {details['record']}: {key}; {place}")
     print_table(
-        (short(name), field["kind"], size(field["bytes"]), field["value"]) for name, field in details["fields"].items()
+        (short(name), field["kind"], size(field["bytes"]), field["value"])
+        for name, field in details["fields"].items()
     )
     for path in details.get("saved", ()):
         print(f"saved {path}")

@@ -39,9 +39,10 @@ class Check(StrEnum):
 
 def pack(
     sources: Annotated[list[str], typer.Argument(metavar="SRC...", show_default=False,
-        help="A folder of images (a sub-folder is a class), WebDataset archives (also as name-{000..009}.tar), or a "
-             "CSV, TSV or JSONL table of paths.")],
-    destination: Annotated[Path, typer.Argument(metavar="DST", show_default=False, help="The folder to be made.")],
+        help="A folder of images (a sub-folder is a class), WebDataset archives (also as name-{000..009}.tar), "
+             "or a CSV, TSV or JSONL table of paths.")],
+    destination: Annotated[Path, typer.Argument(metavar="DST", show_default=False,
+        help="The folder to be made.")],
     *,
     kind: Annotated[Kind | None, typer.Option(help="What SRC is, where it cannot be told.")] = None,
     path_field: Annotated[str | None, typer.Option(help="Column of a table that holds the path.")] = None,
@@ -56,7 +57,8 @@ def pack(
     index_field: Annotated[list[str] | None, typer.Option(metavar="NAME",
         help="Keep the values of a numeric field in the index too; may be given again.")] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out what cannot be read.")] = False,
-    check: Annotated[Check, typer.Option(help="Look at each image: does it open, does it decode.")] = Check.header,
+    check: Annotated[Check, typer.Option(
+        help="Look at each image: does it open, does it decode.")] = Check.header,
     shuffle: Annotated[bool, typer.Option("--shuffle", help="Pack in an order drawn from the seed.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of the shuffled order.")] = 0,
     as_json: AsJson = False,
@@ -97,8 +99,9 @@ def _show_failure(error: SampleError, *, as_json: bool) -> None:
 def _show(report: PackReport, kind: str, destination: Path) -> None:
     rate = report.records / max(report.seconds, 1e-9)
     print(
-        f"packed {count(report.records, 'record')} from {kind} into {destination}: {size(report.data_bytes)} in "
-        f"{count(report.shards, 'shard')}, {report.seconds:.1f} s, {rate:,.0f} records/s"
+        f"packed {count(report.records, 'record')} from {kind} into {destination}: "
+        f"{size(report.data_bytes)} in {count(report.shards, 'shard')}, "
+        f"{report.seconds:.1f} s, {rate:,.0f} records/s"
     )
     for note in report.notes:
         print(note)

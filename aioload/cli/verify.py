@@ -43,7 +43,9 @@ def verify(
 def _expected_bytes(reader: LocalReader) -> int:
     """Return how much there is to read, as far as the manifest can tell: only the bar needs it."""
     try:
-        return Manifest.parse(reader.read(MANIFEST_NAME, 0, reader.size(MANIFEST_NAME)), MANIFEST_NAME).data_bytes
+        return Manifest.parse(
+            reader.read(MANIFEST_NAME, 0, reader.size(MANIFEST_NAME)), MANIFEST_NAME
+        ).data_bytes
     except AioloadError:
         return 0
 

@@ -65,8 +65,8 @@ def class_folder(listing: Listing, *, seed: int | None = None) -> Source:
     """
     if listing.loose:
         raise ConfigError(
-            f"{listing.root} holds images in sub-folders, one a class, but {printable(listing.loose[0])} lies beside "
-            "them; move it into a class, or pack without labels with --kind flat"
+            f"{listing.root} holds images in sub-folders, one a class, but {printable(listing.loose[0])} lies "
+            "beside them; move it into a class, or pack without labels with --kind flat"
         )
 
     labels = {name: label for label, name in enumerate(listing.classes)}
@@ -84,14 +84,19 @@ def class_folder(listing: Listing, *, seed: int | None = None) -> Source:
 def flat_folder(listing: Listing, *, seed: int | None = None) -> Source:
     """Return the images without labels."""
     paths = shuffled(sorted(listing.images), seed)
-    items = (Item(_join(listing.root, path), _key(path), {}, {"image": _join(listing.root, path)}) for path in paths)
+    items = (
+        Item(_join(listing.root, path), _key(path), {}, {"image": _join(listing.root, path)})
+        for path in paths
+    )
     return Source("flat", {"image": "image"}, items, len(paths), notes=listing.notes)
 
 
 def _walk(folder: str, prefix: str, above: tuple[tuple[int, int], ...]) -> Iterator[str]:
-    """Yield the files below a folder; `above` are the folders on the way, so that a link cannot lead in circles."""
+    """Yield the files below a folder; `above` are the folders on the way: a link may lead in circles."""
     with os.scandir(folder) as found:
-        entries = sorted((entry for entry in found if not entry.name.startswith(".")), key=lambda entry: entry.name)
+        entries = sorted(
+            (entry for entry in found if not entry.name.startswith(".")), key=lambda entry: entry.name
+        )
 
     for entry in entries:
         if not entry.is_dir():

@@ -20,8 +20,8 @@ def check_image(data: bytes, *, thorough: bool) -> None:
 
     Args:
         data: the file.
-        thorough: decode it; otherwise only the header is read, and JPEG and PNG are searched for their end, which
-            finds most of the files that were cut short, in a tenth of the time.
+        thorough: decode it; otherwise only the header is read, and JPEG and PNG are searched for their end,
+            which finds most of the files that were cut short, in a tenth of the time.
 
     Raises:
         SampleError: it is none, or cut short.

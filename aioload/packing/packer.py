@@ -1,8 +1,8 @@
 """The packer: items prepared many at once, written in their order.
 
-Reading waits, so it is done by threads; decoding and encoding images is work, so where those are asked for, processes
-do all of it and send the bytes back. In both cases a bounded window of runs is ahead of the writer, and the order of
-the records is the order of the items, however many work on them.
+Reading waits, so it is done by threads; decoding and encoding images is work, so where those are asked for,
+processes do all of it and send the bytes back. In both cases a bounded window of runs is ahead of the writer, and
+the order of the records is the order of the items, however many work on them.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import itertools
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ..errors import ConfigError, SampleError, WorkerError
 from ..machine import usable_cpus
@@ -83,9 +84,11 @@ def pack(
     started = time.monotonic()
     unreadable: list[Unreadable] = []
 
-    with Writer(
-        destination, source.fields, shard_bytes=shard_bytes, index_fields=index_fields, metadata=source.metadata
-    ) as writer, closing(_prepare_all(source.items, recipe, num_workers)) as outcomes:  # fmt: skip
+    options: dict[str, Any] = {"shard_bytes": shard_bytes, "index_fields": index_fields}
+    with (
+        Writer(destination, source.fields, metadata=source.metadata, **options) as writer,
+        closing(_prepare_all(source.items, recipe, num_workers)) as outcomes,
+    ):
         for outcome in outcomes:
             bad = outcome if isinstance(outcome, Unreadable) else None
             # after the first bad file nothing will come of the set: the rest is read to name all the others
@@ -116,7 +119,9 @@ def _check(recipe: Recipe, num_workers: int | None) -> Recipe:
     return recipe
 
 
-def _prepare_all(items: Iterable[Item], recipe: Recipe, num_workers: int | None) -> Iterator[Prepared | Unreadable]:
+def _prepare_all(
+    items: Iterable[Item], recipe: Recipe, num_workers: int | None
+) -> Generator[Prepared | Unreadable, None, None]:
     """Yield what became of each item, in order."""
     workers = num_workers or usable_cpus()
     executor = processes(workers) if recipe.reencodes else _threads(num_workers or max(workers, _MIN_THREADS))
@@ -131,7 +136,9 @@ def _prepare_all(items: Iterable[Item], recipe: Recipe, num_workers: int | None)
         while pending:
             yield from pending.popleft().result()
     except BrokenProcessPool as error:
-        raise WorkerError("a process that re-encodes images died, perhaps for want of memory; try fewer --workers") from error
+        raise WorkerError(
+            "a process that re-encodes images died, perhaps for want of memory; try fewer --workers"
+        ) from error
     finally:
         executor.shutdown(cancel_futures=True)
 
@@ -163,7 +170,7 @@ def _require_readable(unreadable: list[Unreadable], records: int, *, skip_bad: b
     if unreadable and not (skip_bad and records):
         first = unreadable[0]
         raise SampleError(
-            f"{len(unreadable)} of the files cannot be packed, the first is {first.name}: {first.reason}; mend or "
-            "remove them, or leave them out with --skip-bad",
+            f"{len(unreadable)} of the files cannot be packed, the first is {first.name}: {first.reason}; "
+            "mend or remove them, or leave them out with --skip-bad",
             unreadable=tuple(unreadable),
         )

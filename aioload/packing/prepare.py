@@ -1,4 +1,4 @@
-"""Preparing an item: its files read, looked at and, where asked for, re-encoded; in a thread or another process."""
+"""Preparing an item: its files read, looked at and, where asked for, re-encoded; in a thread or a process."""
 
 from __future__ import annotations
 
@@ -62,10 +62,16 @@ def _prepare(item: Item, recipe: Recipe) -> Prepared | Unreadable:
     values = dict(item.values)
     for name, raw in item.raw.items():
         try:
-            values[name] = _value(raw if isinstance(raw, bytes) else Path(raw).read_bytes(), recipe.kinds[name], recipe)
+            values[name] = _value(
+                raw if isinstance(raw, bytes) else Path(raw).read_bytes(), recipe.kinds[name], recipe
+            )
         except (AioloadError, OSError, ValueError) as error:
-            reason = (getattr(error, "strerror", None) or str(error)).rstrip(".")  # without the path, which the name says
-            return Unreadable(item.name, f"field {name}: {reason}" if len(item.raw) > 1 else reason, item.cost)
+            reason = (getattr(error, "strerror", None) or str(error)).rstrip(
+                "."
+            )  # without the path, which the name says
+            return Unreadable(
+                item.name, f"field {name}: {reason}" if len(item.raw) > 1 else reason, item.cost
+            )
 
     return Prepared(item.name, item.key, values, item.cost)
 

@@ -1,4 +1,4 @@
-"""Processes for work on many files: quick to start, never through `__main__`, and gone when their parent is."""
+"""Processes for work on many files: quick to start, not through `__main__`, and gone with their parent."""
 
 from __future__ import annotations
 

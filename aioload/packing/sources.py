@@ -91,7 +91,9 @@ def _open_folder(root: Path, kind: str | None, seed: int | None) -> Source:
 
 def _open_archives(paths: list[Path], seed: int | None) -> Source:
     if seed is not None:
-        raise ConfigError("archives are read from front to back, so they cannot be shuffled while they are packed")
+        raise ConfigError(
+            "archives are read from front to back, so they cannot be shuffled while they are packed"
+        )
 
     return webdataset(paths)
 
@@ -104,21 +106,26 @@ def _kind_by_content(listing: Listing, archives: list[Path]) -> str:
         return "webdataset"
 
     hint = "; it is packed already" if "manifest.json" in listing.others else ""
-    raise ConfigError(f"{listing.root} holds neither images nor archives{hint}; to pack a table, name the file")
+    raise ConfigError(
+        f"{listing.root} holds neither images nor archives{hint}; to pack a table, name the file"
+    )
 
 
 def _kind_by_suffix(paths: list[Path]) -> str:
     kinds = {_SUFFIXES.get(path.suffix.lower()) for path in paths}
     kind = kinds.pop()
     if kind is None or kinds:
-        raise ConfigError(f"the name of {paths[0]} does not tell what it is (known are {', '.join(_SUFFIXES)}); "
-                          "say so with --kind")  # fmt: skip
+        raise ConfigError(
+            f"the name of {paths[0]} does not tell what it is (known are {', '.join(_SUFFIXES)}); say so with --kind"
+        )
 
     return kind
 
 
 def _only(paths: list[Path]) -> Path:
     if len(paths) > 1:
-        raise ConfigError(f"only archives can be packed several at a time, got {paths[0]} and {len(paths) - 1} more")
+        raise ConfigError(
+            f"only archives can be packed several at a time, got {paths[0]} and {len(paths) - 1} more"
+        )
 
     return paths[0]

@@ -22,7 +22,11 @@ __all__ = ["PATH_FIELDS", "table"]
 PATH_FIELDS = ("path", "file", "image")
 """Columns that hold the path, the first that is there."""
 
-_FIELD_NAMES = {"ndarray": "array", "str": "text", "bytes": "data"}  # of the file's content; else the kind itself
+_FIELD_NAMES = {
+    "ndarray": "array",
+    "str": "text",
+    "bytes": "data",
+}  # of the file's content; else the kind itself
 _INT = re.compile(r"-?(0|[1-9][0-9]*)\Z")  # a leading zero says that it is a code, not a number
 _FLOAT = re.compile(r"[-+]?(0|[1-9][0-9]*)?(\.[0-9]*)?([eE][-+]?[0-9]+)?\Z|[-+]?(nan|inf)\Z", re.IGNORECASE)
 
@@ -55,11 +59,17 @@ def table(path: Path, *, is_json: bool, path_field: str | None = None, seed: int
     file_kind = found.pop() if len(found) == 1 else "bytes"
     file_field = _FIELD_NAMES.get(file_kind, file_kind)
     if file_field in kinds:
-        raise ConfigError(f"the content of the files is the field {file_field!r}, but {path} has a column of that name "
-                          f"besides {path_field!r}; rename the column", field=file_field)  # fmt: skip
+        raise ConfigError(
+            f"the content of the files is the field {file_field!r}, but {path} has a column of that name besides "
+            f"{path_field!r}; rename the column",
+            field=file_field,
+        )
 
     order = shuffled(list(range(len(rows))), seed)
-    items = (_item(path.parent, paths[row], file_field, {name: rows[row][name] for name in columns}) for row in order)
+    items = (
+        _item(path.parent, paths[row], file_field, {name: rows[row][name] for name in columns})
+        for row in order
+    )
     return Source("jsonl" if is_json else "csv", {file_field: file_kind, **kinds}, items, len(rows))
 
 
@@ -74,7 +84,9 @@ def _csv_rows(path: Path) -> Iterator[Row]:
 
             for values in lines:
                 if values and len(values) != len(header):
-                    raise _broken(path, lines.line_num, f"has {len(values)} values, the header {len(header)} names")
+                    raise _broken(
+                        path, lines.line_num, f"has {len(values)} values, the header {len(header)} names"
+                    )
                 if values:
                     yield dict(zip(header, values, strict=True))
         except (csv.Error, UnicodeDecodeError) as error:
@@ -94,7 +106,9 @@ def _json_rows(path: Path) -> Iterator[Row]:
                 raise _broken(path, number, f"is no JSON: {error}") from error
 
             if not isinstance(row, dict) or (names and row.keys() != names):
-                raise _broken(path, number, f"is not an object with the members of the first: {sorted(names)}")
+                raise _broken(
+                    path, number, f"is not an object with the members of the first: {sorted(names)}"
+                )
             names = names or set(row)
             yield row
 
@@ -105,8 +119,10 @@ def _find_path_field(path: Path, row: Row, path_field: str | None) -> str:
             return name
 
     wanted = " or ".join(repr(name) for name in (PATH_FIELDS if path_field is None else (path_field,)))
-    raise ConfigError(f"{path} has no column {wanted}, but {', '.join(row)}; name the one that holds the path with "
-                      "--path-field", field=path_field)  # fmt: skip
+    raise ConfigError(
+        f"{path} has no column {wanted}, but {', '.join(row)}; name the one with the path with --path-field",
+        field=path_field,
+    )
 
 
 def _path(table_path: Path, value: Any, line: int) -> str:
@@ -117,7 +133,7 @@ def _path(table_path: Path, value: Any, line: int) -> str:
 
 
 def _settle(rows: list[Row], name: str, *, is_json: bool) -> str:
-    """Return the kind that fits all values of a column, having turned text into numbers where it is `int` or `float`."""
+    """Return the kind that fits all values of a column, having turned text into numbers where it can be."""
     values = [row[name] for row in rows]
     kind = _json_kind(values) if is_json else _text_kind(values)
 

@@ -1,8 +1,9 @@
 """WebDataset archives as a source: files of the same key, side by side in a tar, make a record.
 
-The key is everything up to the first dot after the last slash; the rest, in lower case, is the field. Names without a
-dot there, or that begin with one, are passed over. `tarfile` ends quietly where a header is cut or damaged, so the end
-of each archive is looked at again: a whole one has a block of zeros where the next header would be.
+The key is everything up to the first dot after the last slash; the rest, in lower case, is the field. Names
+without a dot there, or that begin with one, are passed over. `tarfile` ends quietly where a header is cut or
+damaged, so the end of each archive is looked at again: a whole one has a block of zeros where the next header
+would be.
 """
 
 from __future__ import annotations
@@ -40,13 +41,15 @@ def webdataset(paths: list[Path]) -> Source:
     """Return the samples of some archives, in their order.
 
     Raises:
-        ShardError: the first sample cannot be read. The items raise it too: for an archive that is cut or damaged,
-            files of a key that do not lie side by side, and samples with other fields than the first.
+        ShardError: the first sample cannot be read. The items raise it too: for an archive that is cut or
+            damaged, files of a key that do not lie side by side, samples with other fields than the first.
     """
     samples = itertools.chain.from_iterable(_read(path) for path in paths)
     first = next(samples, None)
     if first is None:
-        raise ShardError(f"{paths[0]} holds no sample: no file in it has a name like key.jpg", shard=str(paths[0]))
+        raise ShardError(
+            f"{paths[0]} holds no sample: no file in it has a name like key.jpg", shard=str(paths[0])
+        )
 
     fields = {name: kind_of(name) for name in first.raw}
     items = (_checked(item, fields) for item in itertools.chain([first], samples))
@@ -54,7 +57,7 @@ def webdataset(paths: list[Path]) -> Source:
 
 
 def expand(pattern: str) -> list[str]:
-    """Return the names that a pattern like `train-{000..009}.tar` stands for; a name without braces is itself."""
+    """Return the names that a pattern like `train-{000..009}.tar` stands for; others stand for themselves."""
     match = _RANGE.search(pattern)
     if match is None:
         return [pattern]
@@ -99,7 +102,7 @@ def _members(file: IO[bytes], path: Path) -> Iterator[tuple[tarfile.TarFile, tar
         with tarfile.open(fileobj=file, mode="r:") as archive:
             while (member := archive.next()) is not None:
                 start = archive.offset
-                archive.members.clear()  # it would keep all of them
+                archive.members = []  # type: ignore[attr-defined]  # it would keep all; not in the stubs
                 if member.isreg():
                     yield archive, member
             start = archive.offset
@@ -110,7 +113,11 @@ def _members(file: IO[bytes], path: Path) -> Iterator[tuple[tarfile.TarFile, tar
     file.seek(start)
     block = file.read(tarfile.BLOCKSIZE)
     if block != bytes(tarfile.BLOCKSIZE):
-        what = "a damaged header" if len(block) == tarfile.BLOCKSIZE else "the file ends without an archive's end mark"
+        what = (
+            "a damaged header"
+            if len(block) == tarfile.BLOCKSIZE
+            else "the file ends without an archive's end mark"
+        )
         raise ShardError(f"{path} cannot be read on from byte {start}: {what}; it is cut short or damaged",
                          shard=str(path), offset=start)  # fmt: skip
 
@@ -136,20 +143,26 @@ def _split(name: str) -> tuple[str, str] | None:
 
 def _check_new(key: str, seen: set[str], member: tarfile.TarInfo, path: Path) -> None:
     if key in seen:
-        raise _broken(path, member, f"its sample {printable(key)!r} ended before: files of a key must lie side by side; "
-                      "sort the archive by name")  # fmt: skip
+        what = f"its sample {printable(key)!r} has ended before: files of a key must lie side by side"
+        raise _broken(path, member, f"{what}; sort the archive by name")
     seen.add(key)
 
 
 def _item(path: Path, sample: _Sample) -> Item:
-    return Item(f"{path}: {printable(sample.key)}", printable(sample.key), {}, dict(sample.files), sample.cost)
+    return Item(
+        f"{path}: {printable(sample.key)}", printable(sample.key), {}, dict(sample.files), sample.cost
+    )
 
 
 def _checked(item: Item, fields: dict[str, str]) -> Item:
     """Return an item that has all fields and no other."""
     if item.raw.keys() != fields.keys():
-        raise ShardError(f"{item.name} has the fields {', '.join(item.raw)}, the first sample has {', '.join(fields)}; "
-                         "all must have the same", key=item.key, fields=sorted(item.raw))  # fmt: skip
+        raise ShardError(
+            f"{item.name} has the fields {', '.join(item.raw)}, the first sample has {', '.join(fields)}; "
+            "all must have the same",
+            key=item.key,
+            fields=sorted(item.raw),
+        )
     return item
 
 
