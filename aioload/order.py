@@ -1,20 +1,21 @@
 """Order: which record stands at which position of an epoch; pure arithmetic.
 
-An order is a function of the index, seed, epoch and mode, and of nothing else: not of workers, ranks, batch size,
-storage or time. Any position is found at once, so resuming costs the same everywhere and nothing is replayed; memory
-does not grow with the number of records.
+An order is a function of the index, seed, epoch and mode, and of nothing else: not of workers, ranks, batch
+size, storage or time. Any position is found at once, so resuming costs the same everywhere and nothing is
+replayed; memory does not grow with the number of records.
 
 *Sequential*: position t is record t.
 
-*Full*: a keyed permutation of all records. `permute` is the swap-or-not shuffle of Hoang, Morris and Rogaway ("An
-Enciphering Scheme Based on a Card Shuffle", CRYPTO 2012): in each round every element has one partner, its mirror at a
-secret point, and a hash of the pair says whether they change places. It needs no table, works for any size, and a round
-is a handful of operations on whole arrays.
+*Full*: a keyed permutation of all records. `permute` is the swap-or-not shuffle of Hoang, Morris and Rogaway
+("An Enciphering Scheme Based on a Card Shuffle", CRYPTO 2012): in each round every element has one partner,
+its mirror at a secret point, and a hash of the pair says whether they change places. It needs no table, works
+for any size, and a round is a handful of operations on whole arrays.
 
-*Block*: shards are cut into blocks of neighbouring records; the blocks, shuffled, make a line; the line is cut into L
-lanes of equal length, and the epoch takes one record from each lane in turn. Where a block and a lane meet is a *piece*:
-a contiguous range of a shard that is read once, and whose records are shuffled among themselves. Position t is place
-t div L of lane t mod L. So a batch draws from L distant places of the line, while storage sees large reads.
+*Block*: shards are cut into blocks of neighbouring records; the blocks, shuffled, make a line; the line is
+cut into L lanes of equal length, and the epoch takes one record from each lane in turn. Where a block and a
+lane meet is a *piece*: a contiguous range of a shard that is read once, and whose records are shuffled among
+themselves. Position t is place t div L of lane t mod L. So a batch draws from L distant places of the line,
+while storage sees large reads.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ Records = NDArray[np.int64]
 _LANES = 192  # 2^6 x 3: many world sizes divide it, and a batch of 256 sees more than 134 places of the line
 _LEAST_PER_LANE = 4  # records; smaller sets have fewer lanes
 _BLOCK_BYTES = 256 << 10
+_MOST = 1 << 40  # lanes and bytes of a block: beyond any set, and arithmetic in 64 bits stays exact
 _MAX_BLOCKS = 1 << 22  # beyond 1 TiB blocks grow, so that the tables of an epoch stay under 100 MB
 _FULL_ROUNDS = 64  # any two elements are told from random ones with odds of about 2^-32
 _PIECE_ROUNDS = 24  # pieces are small, and neighbours in a piece are L positions apart
@@ -120,8 +122,8 @@ class Shuffle:
         if shuffle is not True and shuffle != "block":
             raise ConfigError(f'shuffle must be False, True, "block" or "full", got {shuffle!r}')
         for name, value in (("lanes", lanes), ("block_bytes", block_bytes)):
-            if value is not None and (type(value) is not int or value < 1):
-                raise ConfigError(f"{name} must be a whole number of at least 1, got {value!r}")
+            if value is not None and (type(value) is not int or not 1 <= value <= _MOST):
+                raise ConfigError(f"{name} must be a whole number from 1 to {_MOST}, got {value!r}")
         return cls("block", seed, lanes or default_lanes(records), block_bytes or default_block_bytes(data_bytes))
 
 
@@ -199,12 +201,11 @@ class Blocks:
         """
         if block_bytes < 1:
             raise ConfigError(f"block_bytes must be positive, got {block_bytes}")
-        cuts = [np.zeros(1, np.int64)]
+        size = len(positions) - 1
+        cuts = [np.array([0, size], np.int64), shard_records.astype(np.int64)]
         for first, stop in zip(shard_records[:-1].tolist(), shard_records[1:].tolist(), strict=True):
-            begin, end = int(positions[first]), int(positions[stop])
-            edges = np.arange(begin, end, block_bytes, dtype=np.uint64)
-            cuts.append(first + np.searchsorted(positions[first:stop], edges).astype(np.int64))
-        cuts.append(np.array([len(positions) - 1], np.int64))
+            cells = (positions[first:stop] - positions[first]) // np.uint64(block_bytes)
+            cuts.append(first + 1 + np.flatnonzero(cells[1:] != cells[:-1]))
         return cls(np.unique(np.concatenate(cuts)))
 
     def __len__(self) -> int:

@@ -1,9 +1,9 @@
 """Part: which positions of an epoch one rank gets, batch by batch; pure arithmetic, without talking to other ranks.
 
-The order of an epoch is one for all ranks. A global batch, that is `batch_size` times `world_size` neighbouring
-positions, is shared out among the ranks, so which records are in it does not depend on how many ranks share it. Where
-positions are interleaved (block shuffle), rank r takes every `world_size`-th of them, and with them its own lanes; else
-it takes its neighbouring rows, which lie together in storage.
+The order of an epoch is one for all ranks. A global batch, that is `batch_size` times `world_size`
+neighbouring positions, is shared out among the ranks, so which records are in it does not depend on how many
+ranks share it. Where positions are interleaved (block shuffle), rank r takes every `world_size`-th of them,
+and with them its own lanes; else it takes its neighbouring rows, which lie together in storage.
 
 Counting begins where the run, or the resume, began: a state is a position, and serves any number of ranks.
 """

@@ -14,7 +14,8 @@ __all__ = ["find_rank"]
 def find_rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
     """Return this process's rank and the number of ranks.
 
-    What is given counts; else `torch.distributed` if it is initialised, else `RANK` and `WORLD_SIZE`, else 0 of 1.
+    What is given counts; else `torch.distributed` if it is initialised, else `RANK` and `WORLD_SIZE`, else 0
+    of 1.
 
     Raises:
         ConfigError: only one of the two is known, or they do not fit each other.

@@ -1,7 +1,8 @@
 """State: where a run stands, as plain JSON; what loading one checks.
 
-A state counts positions of the epoch's order that were handed to the user, whatever was read ahead. It names no rank,
-worker or place, so any rank's state serves every rank, at any world size and batch size, wherever the data lies.
+A state counts positions of the epoch's order that were handed to the user, whatever was read ahead. It names
+no rank, worker or place, so any rank's state serves every rank, at any world size and batch size, wherever
+the data lies.
 """
 
 from __future__ import annotations

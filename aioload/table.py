@@ -1,8 +1,8 @@
 """Table: the records that a loader runs over, wherever they lie; pure.
 
-A packed set is one table. A selection, several sets end to end, or a mix of sets are tables too, so that order, ranks and
-resuming are written once. A record is named by its number in the table; where it lies, and by which name its randomness
-goes, only the table knows.
+A packed set is one table. A selection, several sets end to end, or a mix of sets are tables too, so that
+order, ranks and resuming are written once. A record is named by its number in the table; where it lies, and
+by which name its randomness goes, only the table knows.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Engine: an event loop in a thread of its own, in which the passes over the data run.
 
-The user's thread trains; a step there must not hold up a read here. The two meet at a `Handover` and nowhere else.
+The user's thread trains; a step there must not hold up a read here. The two meet at a `Handover` and nowhere
+else.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from ..errors import AioloadError, ClosedError
 from .house import House, Settings
 from .passes import Item, as_ours
 from .reorder import Handover
+from .turns import Turns
 
 if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectSendStream
@@ -33,7 +35,7 @@ _log = logging.getLogger("aioload.engine")
 
 _CLOSE_SECONDS = 5.0
 
-Errand = Callable[[House], None]
+Errand = Callable[[Turns], None]
 
 
 class Engine:
@@ -52,7 +54,7 @@ class Engine:
         self._failure: AioloadError | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._errands: MemoryObjectSendStream[Errand] | None = None
-        self._house: House | None = None
+        self._turns: Turns | None = None
         self._lock = threading.Lock()
         self._handovers: list[Handover[Item]] = []
         self._ahead: tuple[Plan, Handover[Item]] | None = None  # a pass that has begun before it was asked for
@@ -80,20 +82,22 @@ class Engine:
         Returns:
             Where the batches come out.
         """
-        house = self._house
-        if house is None:
+        turns = self._turns
+        if turns is None:
             raise ClosedError("the loader was closed; make a new one to go on")
         with self._lock:
             ahead, self._ahead = self._ahead, None
             if ahead is not None and ahead[0].name == plan.name:
                 handover = ahead[1]
                 self._handovers = [handover]
-                self._post(lambda house: house.advance(following))
+                self._post(lambda turns: turns.advance(following))
             else:
+                if ahead is not None:
+                    ahead[1].close()  # nobody will take what it has made
                 self._begun += 1
-                number, handover = self._begun, Handover(0, plan.steps, house.taken)
+                number, handover = self._begun, Handover(0, plan.steps, turns.taken)
                 self._handovers = [handover]
-                self._post(lambda house: house.begin(plan, handover, following, number))
+                self._post(lambda turns: turns.begin(plan, handover, following, number))
         return handover
 
     def check(self) -> None:
@@ -126,7 +130,7 @@ class Engine:
             self._failure = as_ours(error)
             _log.debug("the engine failed", exc_info=True)
         finally:
-            self._house = None
+            self._turns = None
             self._started.set()
             self._close_handovers(self._failure)
 
@@ -136,20 +140,20 @@ class Engine:
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(errands)
             async with anyio.create_task_group() as group:
-                house = await House.open(self._settings, self._counters, stack, group, self._announce)
-                self._house = house
+                house = await House.open(self._settings, self._counters, stack, group)
+                self._turns = turns = Turns(house, group, self._announce)
                 self._started.set()
                 async for errand in errands:  # until `close` closes the other end
-                    errand(house)
-                self._house = None
+                    errand(turns)
+                self._turns = None
                 group.cancel_scope.cancel()
 
     def _announce(self, plan: Plan, number: int) -> Handover[Item] | None:
         """Make the hand-over of a pass that begins ahead, and remember it; None if the user has gone elsewhere."""
         with self._lock:
-            if self._house is None or number != self._begun:
+            if self._turns is None or number != self._begun:
                 return None
-            handover: Handover[Item] = Handover(0, plan.steps, self._house.taken)
+            handover: Handover[Item] = Handover(0, plan.steps, self._turns.taken)
             self._ahead = (plan, handover)
             self._handovers.append(handover)
         return handover

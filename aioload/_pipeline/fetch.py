@@ -1,7 +1,7 @@
 """Fetch: the bytes of a run, from storage into the arena.
 
-A read that fails says little about the records in it. So its records are then read one by one, and only those that
-cannot be had carry an error: a file cut in the middle still gives all that is before the cut.
+A read that fails says little about the records in it. So its records are then read one by one, and only those
+that cannot be had carry an error: a file cut in the middle still gives all that is before the cut.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Fetcher:
             if chunk.failure is not None:
                 number = self._run.pieces.index(chunk.piece)
                 rows = (self._run.piece == number).nonzero()[0].tolist()
-                await self._read_singly(rows, chunk.lease, chunk.failure)
+                await self._read_singly(rows, chunk.lease)
         return self._failures
 
     async def _read(self, read: Read, raw: Lease) -> None:
@@ -114,24 +114,30 @@ class Fetcher:
         try:
             await self._read_into(read.shard, read.start, raw.span.start + read.place, read.stop - read.start, raw)
         except (StorageError, ShardError) as error:
-            await self._read_singly(read.rows, raw, error)
+            if len(read.rows) == 1:
+                self._fail(read.rows[0], error)
+                return
+            _log.debug("a read of %d records failed, reading them singly: %s", len(read.rows), error)
+            await self._read_singly(read.rows, raw)
 
-    async def _read_singly(self, rows: Sequence[int], lease: Lease, failure: AioloadError) -> None:
-        """Read records one by one, unless there is but one, whose failure is known."""
-        if len(rows) == 1:
-            self._failures.setdefault(rows[0], failure)
-            return
-        _log.debug("a read of %d records failed, reading them singly: %s", len(rows), failure)
+    async def _read_singly(self, rows: Sequence[int], lease: Lease) -> None:
+        """Read records one by one; those that fail carry their error."""
         for row in rows:
             entry = self._run.table[row]
             start, size = int(entry["start"]), int(self._run.sizes[row])
             try:
                 await self._read_into(int(entry["shard"]), int(self._run.offsets[row]), start, size, lease)
             except (StorageError, ShardError) as error:
-                self._failures.setdefault(row, error)
+                self._fail(row, error)
 
     async def _read_into(self, shard: int, start: int, place: int, size: int, lease: Lease) -> None:
         """Read into the arena; a read that is stuck keeps the lease for as long as it may write."""
         lease.keep()
         target = self._memory.arena.borrow(place, place + size, lease.release_soon)
         await self._reader.read_into(shard, start, target.data)
+
+    def _fail(self, row: int, error: AioloadError) -> None:
+        record = int(self._run.table["record"][row])
+        error.record, error.facts = record, {**error.facts, "record": record}
+        error.add_note(f"while reading record {record}")
+        self._failures.setdefault(row, error)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,24 +42,35 @@ class InlineRunner:
         """Run a job, as `Runner` says."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Answer] = loop.create_future()
+        claim = (
+            threading.Lock()
+        )  # taken by whoever comes first: the user who does the job, or its cancellation
 
-        def settle(result: Answer | None) -> None:
+        def settle(result: Answer) -> None:
             done()
-            if result is None:
-                answer.cancel()
-            elif not answer.done():
+            if not answer.done():
                 answer.set_result(result)
 
         def errand() -> None:  # in the user's thread
-            result = None
+            if not claim.acquire(blocking=False):
+                return
             try:
-                with _generators_put_back() if self._seeded else _nothing():
+                with _generators_put_back() if self._seeded else nullcontext():
                     result = self._worker.run(job)
-            finally:
+            except BaseException:  # Ctrl-C: whoever goes on iterating finds the job still to be done
+                claim.release()
+                self._handover.ask(errand, first=True)
+                raise
+            with suppress(RuntimeError):  # the loop has ended, and nobody waits
                 loop.call_soon_threadsafe(settle, result)
 
         self._handover.ask(errand)
-        return await answer
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if claim.acquire(blocking=False):
+                done()
+            raise
 
 
 @contextmanager
@@ -74,8 +86,3 @@ def _generators_put_back() -> Iterator[None]:
         np.random.set_state(legacy)
         if torch is not None and tensors is not None:
             torch.set_rng_state(tensors)
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield

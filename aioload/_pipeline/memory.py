@@ -1,11 +1,11 @@
 """Memory: who may have how much of the arena, and when.
 
-The arena has three zones. The upper one, *shared*, serves every run in the order of need, and what lies there is handed
-to the user in place. The middle one is the *window's*, for pieces of shards that several runs share; nobody ever waits
-for room in it. The lower one, the *head's*, is kept for the run whose batches are needed next; what is made there
-is handed over as a private copy. So the run at the head always gets room: nothing in its zone waits for the user or for
-a later run, and every earlier run leaves it by itself. This is what makes a deadlock by memory impossible, however
-sizes turn out and however many batches the user keeps.
+The arena has three zones. The upper one, *shared*, serves every run in the order of need, and what lies there
+is handed to the user in place. The middle one is the *window's*, for pieces of shards that several runs
+share; nobody ever waits for room in it. The lower one, the *head's*, is kept for the run whose batches are
+needed next; what is made there is handed over as a private copy. So the run at the head always gets room:
+nothing in its zone waits for the user or for a later run, and every earlier run leaves it by itself. This is
+what makes a deadlock by memory impossible, however sizes turn out and however many batches the user keeps.
 
 What one run needs on its way must fit into three quarters of the head's zone, wherever it happens to lie:
 else whether a job works would depend on timing. A run that needs more meets a `ConfigError` that names a

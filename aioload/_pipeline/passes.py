@@ -1,14 +1,16 @@
 """Passes: one epoch's batches on their way, from plan to hand-over.
 
-A pass is one task group. Its producer admits runs in the order of need: each waits until it is not too far ahead of the
-user, then for its memory, then walks by itself. The walk is the library's only catch-all: whatever goes wrong takes the
-place of the steps it concerns, so earlier batches come out first and the error comes bare, at its own step.
+A pass is one task group. Its producer admits runs in the order of need: each waits until it is not too far
+ahead of the user, then for its memory, then walks by itself. The walk is the library's only catch-all:
+whatever goes wrong takes the place of the steps it concerns, so earlier batches come out first and the error
+comes bare, at its own step.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
@@ -85,6 +87,11 @@ class Pass:
         """End the pass; what it leased goes back when nobody writes to it any more."""
         self._scope.cancel()
 
+    def come_first(self) -> None:
+        """Note that the user takes no more steps of the pass before."""
+        self._before = None
+        self.look_again()
+
     def look_again(self) -> None:
         """Note that the user has taken a step, so that there may be room for the next run."""
         self._room.set()
@@ -116,7 +123,7 @@ class Pass:
             stop = min(step + self._steps_per_run(), self.handover.stop)
             await self._until_near(stop)
             run = plan_run(self.plan, step, stop, order=(self._number, number))
-            self._house.enter(run.order)
+            self._house.enter(run.order, partial(self._is_due, step))
             chunks: list[Chunk] = []
             try:
                 chunks, rows = window.admit(run)
@@ -134,6 +141,7 @@ class Pass:
                 return
             run.table["start"][rows] += np.uint64(raw.span.start)
             run.table["stop"][rows] += np.uint64(raw.span.start)
+            self._house.counters.add(record_bytes=int(run.sizes.sum()))
             group.start_soon(self._walk, run, raw, raw.span.start + align(raw_bytes), reads, chunks)
             step, number = stop, number + 1
 
@@ -145,7 +153,10 @@ class Pass:
 
         def put(step: int, result: Made | AioloadError) -> None:
             missing.discard(step)
-            self.handover.put(step, self._deliver(result))
+            item = self._deliver(result)
+            if isinstance(item, AioloadError):
+                item.step, item.facts = step, {**item.facts, "step": step}
+            self.handover.put(step, item)
 
         try:
             memory = self._house.memory
@@ -193,8 +204,15 @@ class Pass:
 
     def _ahead(self, stop_step: int) -> int:
         """Return how many steps lie between the user and a step."""
-        before = 0 if self._before is None else max(self._before.stop - self._before.due, 0)
-        return before + stop_step - self.handover.due
+        return self._steps_before() + stop_step - self.handover.due
+
+    def _is_due(self, step: int) -> bool:
+        """Tell whether the user has taken all that comes before a step."""
+        return not self._steps_before() and self.handover.due >= step
+
+    def _steps_before(self) -> int:
+        """Return how many steps of the pass before have not been taken."""
+        return 0 if self._before is None else self._before.stop - self._before.due
 
     def _depth(self) -> int:
         """Return how many steps may lie between."""

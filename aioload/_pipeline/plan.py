@@ -1,11 +1,12 @@
 """Plan: which records make the next batches, and the reads that bring them; pure.
 
-A *run* is what one coroutine walks through the pipeline: one batch, or several where batches are so small that a task
-of their own would cost more than their work. How steps are grouped into runs has no bearing on what is in a batch.
+A *run* is what one coroutine walks through the pipeline: one batch, or several where batches are so small
+that a task of their own would cost more than their work. How steps are grouped into runs has no bearing on
+what is in a batch.
 
-Records come in one of two ways. Those of a *piece* (see `order`) are read together when the first of them is due, if
-there is room to keep the piece until the last is; every other record is read when it is due, together with neighbours
-that are due in the same run. Which way it is depends on memory, and changes no batch.
+Records come in one of two ways. Those of a *piece* (see `order`) are read together when the first of them is
+due, if there is room to keep the piece until the last is; every other record is read when it is due, together
+with neighbours that are due in the same run. Which way it is depends on memory, and changes no batch.
 """
 
 from __future__ import annotations

@@ -103,10 +103,20 @@ class Handover(Generic[T]):
             if self._buffer.ready:
                 self._wake()
 
-    def ask(self, errand: Callable[[], None]) -> None:
-        """Have the user's thread do something while it waits here: the work of a loader without workers."""
+    def ask(self, errand: Callable[[], None], *, first: bool = False) -> None:
+        """Have the user's thread do something while it waits here: the work of a loader without workers.
+
+        Args:
+            errand: what to do; forgotten when the hand-over is closed.
+            first: before all others.
+        """
         with self._lock:
-            self._errands.append(errand)
+            if self._closed is not None:
+                return
+            if first:
+                self._errands.appendleft(errand)
+            else:
+                self._errands.append(errand)
             self._wake()
 
     def close(self, error: AioloadError | None = None) -> None:
@@ -163,7 +173,8 @@ class Handover(Generic[T]):
                 self._wakers.remove(waker)
 
     def _has_news(self) -> bool:
-        return self._closed is not None or self._buffer.ready or bool(self._errands) or self._buffer.due >= self._stop
+        over = self._closed is not None or self._buffer.due >= self._stop
+        return over or self._buffer.ready or bool(self._errands)
 
     def _wake(self) -> None:
         self._lock.notify_all()

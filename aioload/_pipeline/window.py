@@ -1,8 +1,8 @@
 """Window: pieces of shards in memory, each read once and kept until the last run that needs it.
 
-The window has a zone of the arena for itself and never waits for room in it: a piece for which there is none is simply
-not read whole, and its records come one by one when they are due. So pieces, which live longer than a run, can never
-stand in the way of the run that is needed next.
+The window has a zone of the arena for itself and never waits for room in it: a piece for which there is none
+is simply not read whole, and its records come one by one when they are due. So pieces, which live longer than
+a run, can never stand in the way of the run that is needed next.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class Window:
         """Take up the pieces that a run needs; their reads begin.
 
         Returns:
-            The chunks, each kept for the run until it releases the lease, and the rows of the run that must be read
-            by themselves. The places of all other rows are in the run's table.
+            The chunks, each kept for the run until it releases the lease, and the rows of the run that must
+            be read by themselves. The places of all other rows are in the run's table.
         """
         chunks: list[Chunk] = []
         apart = run.piece < 0
