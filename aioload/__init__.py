@@ -2,6 +2,7 @@
 
 from . import collate, decode
 from ._version import __version__
+from .compose import Concat, Mix
 from .dataset import Dataset
 from .errors import (
     AioloadError,
@@ -21,10 +22,12 @@ from .sync import SyncLoader
 __all__ = [
     "AioloadError",
     "ClosedError",
+    "Concat",
     "ConfigError",
     "Dataset",
     "Loader",
     "LoaderStats",
+    "Mix",
     "NotFoundError",
     "SampleError",
     "ShardError",

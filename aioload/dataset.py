@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 import numpy as np
 
+from .compose import RecordSet
 from .decode import for_kind
 from .errors import AioloadError, ConfigError, ShardError
 from .shard.format import INDEX_NAME, MANIFEST_NAME, NativeFormat, check_sum
@@ -27,10 +28,11 @@ __all__ = ["Dataset"]
 T = TypeVar("T")
 
 
-class Dataset:
+class Dataset(RecordSet):
     """A set of records that `Writer` or `aioload pack` has made.
 
     Nothing is read until something is asked of it; then its manifest and index are read once and kept.
+    `select` and `split` make sets of some of its records.
 
     Args:
         source: the folder.

@@ -13,6 +13,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
@@ -25,6 +26,7 @@ from ._pipeline.house import Settings
 from ._pipeline.plan import Plan
 from ._workers.context import warm_up
 from ._workers.task import Recipe, wants_rng
+from .collection import Collection
 from .dataset import Dataset
 from .decode import for_kind
 from .errors import AioloadError, ClosedError, ConfigError
@@ -40,6 +42,7 @@ from .sync import SyncLoader
 if TYPE_CHECKING:
     from ._pipeline.passes import Item
     from ._pipeline.reorder import Handover
+    from .table import Table
 
 __all__ = ["BatchIterator", "Loader"]
 
@@ -57,25 +60,36 @@ Decode = Mapping[str, "Callable[[memoryview], Any] | Literal['raw']"]
 class Loader:
     """Streams a data set as batches: `async for batch in loader`, or `for batch in loader.sync()`.
 
-    Each iteration is one epoch. Batches come in the order of the records, whatever workers, reads and timing
-    do. With `async with` (or `with loader.sync()`) all is closed at the end of the block, else at exit.
+    Each iteration is one epoch. Batches come in the order that set, `shuffle`, `seed` and epoch decide,
+    whatever workers, reads and timing do. With `async with` (or `with loader.sync()`) all is closed at the
+    end of the block, else at exit.
 
     Args:
-        dataset: a `Dataset`, or the path of one.
-        batch_size: samples in a batch.
+        dataset: a `Dataset` or its path, a selection of one, a `Concat` or a `Mix`.
+        batch_size: samples in a batch, on each rank.
         decode: decoders by field, in place of the default ones; `"raw"` gives the stored bytes.
         transform: `transform(sample)` or, with a parameter of that name, `transform(sample, rng)`: runs in
             the workers on each decoded sample, a dict with a value for each field and `"__key__"`. `rng` is a
             `numpy.random.Generator` that depends on seed, epoch and record alone.
         collate: makes a batch of a list of samples; by default they are stacked by the rules of torch's
             `default_collate`. Runs in the workers.
+        shuffle: False keeps the records as they lie; True, or "block", mixes them and reads storage in large
+            pieces; "full" draws each record by itself, for storage that can afford small reads.
         seed: of all randomness.
-        drop_last: leave out a last batch that is not full.
+        lanes: of the block shuffle: places of the set that are drawn from at once. The default, 192, or a
+            divisor of it for a small set, depends on the set alone.
+        block_bytes: of the block shuffle: what lies together and is read together; by default 256 KiB.
+        drop_last: leave out, on all ranks, a last global batch that is not full.
+        pad: fill the last global batch up to a multiple of the world size with the epoch's first records, so
+            that all ranks have the same number of batches; without it each record comes exactly once, and
+            ranks may end unevenly (rank 0 never before another: take states from there).
         num_workers: processes that decode; 0 does all in this one; "auto" takes the usable CPUs.
         prefetch: batches ready ahead of the consumer; "auto" follows workers and batch size.
         memory_limit: bytes that raw records and batches on their way may take, as a number or a text such as
             "2GiB"; "auto" is 2 GiB or a quarter of what is available, if that is less.
         reads: how local files are read: "file" reads them into shared memory, and so does "auto".
+        rank: of this process; by default what torch.distributed says, else `RANK`, else 0.
+        world_size: ranks in all; by default what torch.distributed says, else `WORLD_SIZE`, else 1.
         seed_globals: seed `random`, `numpy.random` and torch for each sample around user code.
 
     Raises:
@@ -84,7 +98,7 @@ class Loader:
 
     def __init__(
         self,
-        dataset: Dataset | str | os.PathLike[str],
+        dataset: Collection | str | os.PathLike[str],
         *,
         batch_size: int,
         decode: Decode | None = None,
@@ -104,7 +118,7 @@ class Loader:
         world_size: int | None = None,
         seed_globals: bool = True,
     ) -> None:
-        self.dataset = dataset if isinstance(dataset, Dataset) else Dataset(dataset)
+        self.dataset = dataset if isinstance(dataset, Collection) else Dataset(dataset)
         self.batch_size = _count("batch_size", batch_size, least=1)
         self.drop_last = drop_last
         self.num_workers = _workers(num_workers)
@@ -115,8 +129,12 @@ class Loader:
         self._shuffle = (shuffle, lanes, block_bytes)
         Shuffle.choose(shuffle, seed=self.seed, lanes=lanes, block_bytes=block_bytes, records=0, data_bytes=0)
         self._chosen: Shuffle | None = None
+        self._begun: Table | None = None  # of the iteration that was begun last, or of a state
         self._start_position = 0  # of the next iteration
         self._position = 0  # what was handed out of the present epoch
+        self._latest: Part | None = (
+            None  # of the iteration that was begun last, unless another epoch was chosen
+        )
         self._warned_short = False
         self._prefetch = None if prefetch == "auto" else _count("prefetch", prefetch, least=1)
         self._memory_limit = memory_limit
@@ -157,20 +175,28 @@ class Loader:
 
     @property
     def padded(self) -> int:
-        """Rows of an epoch on this rank that repeat its first records: the last row of its last batch, or none."""
-        return self._part(self._start_position).padded
+        """Rows of this rank that repeat the epoch's first records: the last row of the last batch, or none.
+
+        It speaks of the iteration that was begun last; before any, and after loading a state, of the next.
+        """
+        return (self._latest or self._part(self._start_position)).padded
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iteration runs; the present one keeps a position that was loaded."""
+        """Choose the epoch that the next iteration runs.
+
+        The present epoch keeps a position that was loaded; another drops it, with a warning, and ends an
+        iteration that is under way.
+        """
         epoch = _count("epoch", epoch, least=0)
         if epoch == self.epoch:
             return
         if self._start_position:
             warnings.warn(
-                f"set_epoch({epoch}) drops the position {self._start_position} that was loaded for epoch {self.epoch}",
+                f"set_epoch({epoch}) drops the position {self._start_position} that was loaded for epoch "
+                f"{self.epoch}",
                 stacklevel=2,
             )
-        self.epoch, self._start_position, self._position = epoch, 0, 0
+        self._go_to(epoch, 0, f"set_epoch({epoch}) was called; begin a new iteration")
 
     # state
 
@@ -193,13 +219,19 @@ class Loader:
         """
         self.check_open()
         loaded = State.from_json(state)
+        table = self.dataset.table_of(loaded.mix)
+        own = replace(self._state(self.epoch, 0), records=len(table))
+        if adopt:
+            order = {name: getattr(loaded, name) for name in ("seed", "shuffle", "lanes", "block_bytes")}
+            own = replace(own, **order)
+        loaded.check_against(own)
         if adopt:
             self._adopt(loaded)
-        loaded.check_against(self._state(self.epoch, 0))
-        if self._current is not None:
-            self._current.end("a state was loaded; begin a new iteration to go on from it")
-            self._current = None
-        self.epoch, self._start_position, self._position = loaded.epoch, loaded.position, loaded.position
+        self.dataset.resume(loaded.mix)
+        self._begun = table
+        self._go_to(
+            loaded.epoch, loaded.position, "a state was loaded; begin a new iteration to go on from it"
+        )
 
     # closing
 
@@ -283,22 +315,27 @@ class Loader:
                 seed=self.seed,
                 lanes=lanes,
                 block_bytes=block_bytes,
-                records=len(table),
+                records=min(table.lines, default=0),
                 data_bytes=table.data_bytes,
             )
         return self._chosen
 
     def _adopt(self, state: State) -> None:
         """Take seed and order from a state."""
-        if self._engine is not None and state.seed != self.seed:
-            raise ConfigError("workers have started with another seed; load the state before the first iteration")
+        present = self.shuffle
+        taken = Shuffle(state.shuffle, state.seed, state.lanes, state.block_bytes)
+        if self._engine is not None and taken != present:
+            raise ConfigError(
+                f"the loader has started with {present} and cannot take {taken}; load the state before the "
+                "first iteration"
+            )
         mode: Any = {"none": False}.get(state.shuffle, state.shuffle)
         block = state.shuffle == "block"
         self.seed, self._chosen = state.seed, None
         self._shuffle = (mode, state.lanes if block else None, state.block_bytes if block else None)
 
     def _state(self, epoch: int, position: int) -> State:
-        table, shuffle = self.dataset.table, self.shuffle
+        table, shuffle = self._begun_table, self.shuffle
         return State(
             epoch=epoch,
             position=position,
@@ -308,17 +345,28 @@ class Loader:
             shuffle=shuffle.mode,
             lanes=shuffle.lanes,
             block_bytes=shuffle.block_bytes,
+            mix=self.dataset.saved(table),
         )
+
+    @property
+    def _begun_table(self) -> Table:
+        return self.dataset.table if self._begun is None else self._begun
+
+    @property
+    def _table(self) -> Table:
+        """The records of the epoch that is under way, or begins next."""
+        begins = self._current is None and not self._start_position
+        return self.dataset.table_at(self._begun_table, self.epoch) if begins else self._begun_table
 
     def _part(self, start: int) -> Part:
         """Return this rank's share of an epoch from a position on."""
-        size = len(self.dataset.table)
+        size = len(self._table)
         if self.drop_last and size < self.batch_size * self.world_size and not self._warned_short:
             self._warned_short = True
             warnings.warn(
-                f"{self.dataset.source} has {size} records, fewer than the {self.batch_size * self.world_size} of "
-                f"one step (batch_size={self.batch_size}, {self.world_size} ranks): with drop_last=True an epoch "
-                "has no batch",
+                f"{self.dataset.source} has {size} records, fewer than the "
+                f"{self.batch_size * self.world_size} of one step (batch_size={self.batch_size}, "
+                f"{self.world_size} ranks): with drop_last=True an epoch has no batch",
                 stacklevel=3,
             )
         return Part(
@@ -334,8 +382,8 @@ class Loader:
 
     def _plan(self, epoch: int, start: int) -> Plan:
         part = self._part(start)
-        order = self.dataset.table.order(self.shuffle, epoch)
-        return Plan(self.dataset.table, order, part, epoch, (self.shuffle, part, epoch))
+        table = self._table
+        return Plan(table, table.order(self.shuffle, epoch), part, epoch, (self.shuffle, part, epoch, table))
 
     def _recipe(self) -> Recipe:
         fields = self.dataset.fields
@@ -382,7 +430,7 @@ class Loader:
             shards=table.shards,
             sources=table.shard_sources,
             labels=labels,
-            record_bytes=table.data_bytes / max(len(table), 1),
+            record_bytes=table.data_bytes / max(sum(table.lines), 1),
             recipe=self._recipe(),
             num_workers=self.num_workers,
             prefetch=self._prefetch,
@@ -393,14 +441,16 @@ class Loader:
         )
 
     def _window_bytes(self, limit: int) -> int:
-        """Return the room for pieces that are read whole: those of all lanes that this rank draws from, or none."""
+        """Return the room for pieces that are read whole: those of all lanes of this rank, or none."""
         if self.shuffle.mode != "block":
             return 0
         table = self.dataset.table
-        lanes = self.shuffle.lanes // math.gcd(self.shuffle.lanes, self.world_size)
-        piece = self.shuffle.block_bytes + table.data_bytes // max(len(table), 1)
-        window = min(lanes * piece, table.data_bytes) * 5 // 4 + (1 << 16)
-        return window if window <= limit // 4 else 0
+        lanes = len(table.lines) * self.shuffle.lanes // math.gcd(self.shuffle.lanes, self.world_size)
+        piece = self.shuffle.block_bytes + table.data_bytes // max(sum(table.lines), 1)
+        needed = min(lanes * piece, table.data_bytes) + (1 << 16)
+        # more than the lanes' own: batches on their way still use older pieces, the next epoch's come early
+        window = min(needed * 5 // 2, limit // 4)
+        return window if window >= needed else 0
 
     def _limit(self) -> int:
         """Return the bytes that the pipeline may use."""
@@ -411,16 +461,21 @@ class Loader:
     def batches(self) -> BatchIterator:
         """Begin an epoch; an iteration that has not ended is taken over."""
         self.check_open()
+        if not self._start_position:
+            self._begun = self.dataset.table_at(self._begun_table, self.epoch)
         plan = self._plan(self.epoch, self._start_position)
         if self._current is not None:
-            self._current.end("another iteration over this loader has begun; a loader feeds one iterator at a time")
+            self._current.end(
+                "another iteration over this loader has begun; a loader feeds one iterator at a time"
+            )
         engine = self._start()
+        self._latest = plan.part
         self._position, self._start_position = plan.part.start, 0
         handover = engine.open_pass(plan, self._plan(self.epoch + 1, 0))
-        self._current = BatchIterator(self, engine, handover, plan)
+        self._current = iterator = BatchIterator(self, engine, handover, plan)
         if not plan.steps:
-            self._advance(self._current)
-        return self._current
+            self._advance(iterator)
+        return iterator
 
     def _handed_out(self, iterator: BatchIterator, steps: int) -> None:
         """Note how far an iteration has come; after its last batch the next epoch is due."""
@@ -430,6 +485,13 @@ class Loader:
             self._advance(iterator)
         else:
             self._position = iterator.plan.part.position_after(steps)
+
+    def _go_to(self, epoch: int, position: int, reason: str) -> None:
+        """Let the next iteration begin elsewhere; one that is under way ends for this reason."""
+        if self._current is not None:
+            self._current.end(reason)
+        self._current = self._latest = None
+        self.epoch, self._start_position, self._position = epoch, position, position
 
     def _advance(self, iterator: BatchIterator) -> None:
         """Make the epoch after an iteration's the present one."""

@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 from .errors import ConfigError
 
 __all__ = [
-    "Blocks",
     "BlockOrder",
+    "Blocks",
     "FullOrder",
     "Order",
     "Pieces",
@@ -108,7 +108,14 @@ class Shuffle:
 
     @classmethod
     def choose(
-        cls, shuffle: object, *, seed: int, lanes: int | None, block_bytes: int | None, records: int, data_bytes: int
+        cls,
+        shuffle: object,
+        *,
+        seed: int,
+        lanes: int | None,
+        block_bytes: int | None,
+        records: int,
+        data_bytes: int,
     ) -> Shuffle:
         """Return what a loader's options mean for a set; defaults come from the set alone.
 
@@ -124,7 +131,9 @@ class Shuffle:
         for name, value in (("lanes", lanes), ("block_bytes", block_bytes)):
             if value is not None and (type(value) is not int or not 1 <= value <= _MOST):
                 raise ConfigError(f"{name} must be a whole number from 1 to {_MOST}, got {value!r}")
-        return cls("block", seed, lanes or default_lanes(records), block_bytes or default_block_bytes(data_bytes))
+        return cls(
+            "block", seed, lanes or default_lanes(records), block_bytes or default_block_bytes(data_bytes)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +248,9 @@ class BlockOrder:
         piece, place = self._find(positions)
         begin, size = piece.first, piece.stop - piece.first
         with np.errstate(over="ignore"):
-            key = self._piece_key + begin.astype(np.uint64) * _GOLDEN  # no two pieces begin with the same record
+            key = (
+                self._piece_key + begin.astype(np.uint64) * _GOLDEN
+            )  # no two pieces begin with the same record
         return begin + permute(place, size, key, rounds=_PIECE_ROUNDS)
 
     def pieces(self, positions: Records) -> Pieces:
@@ -253,7 +264,9 @@ class BlockOrder:
     def _line(self) -> tuple[Records, Records]:
         """Return the blocks in the order of the line, and where on it each begins."""
         count = len(self._blocks)
-        shuffled = np.argsort(_mix(np.arange(count, dtype=np.uint64) * _GOLDEN ^ self._block_key), kind="stable")
+        shuffled = np.argsort(
+            _mix(np.arange(count, dtype=np.uint64) * _GOLDEN ^ self._block_key), kind="stable"
+        )
         sizes = np.diff(self._blocks.firsts)[shuffled]
         return shuffled, np.cumsum(np.concatenate([np.zeros(1, np.int64), sizes]))
 
@@ -313,7 +326,7 @@ def permute(places: Records, size: Records | int, keys: NDArray[np.uint64], *, r
         keys: one, or one for each place.
         rounds: of the shuffle.
     """
-    # hot: once per record; guarded by benchmarks/bench_order.py. In place, as most of its time would go into arrays
+    # hot: once per record; guarded by benchmarks/bench_order.py. In place, for arrays cost more than sums
     numbers = np.arange(1, rounds + 1, dtype=np.uint64)[:, None]
     with np.errstate(over="ignore"):
         turns = _mix(numbers * _GOLDEN ^ keys)

@@ -1,4 +1,4 @@
-"""Part: which positions of an epoch one rank gets, batch by batch; pure arithmetic, without talking to other ranks.
+"""Part: which positions of an epoch one rank gets, batch by batch; pure arithmetic, without talking.
 
 The order of an epoch is one for all ranks. A global batch, that is `batch_size` times `world_size`
 neighbouring positions, is shared out among the ranks, so which records are in it does not depend on how many
@@ -43,7 +43,9 @@ class Part:
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:
-            raise ConfigError(f"rank must be from 0 to world_size - 1, got rank {self.rank} of {self.world_size}")
+            raise ConfigError(
+                f"rank must be from 0 to world_size - 1, got rank {self.rank} of {self.world_size}"
+            )
         if not 0 <= self.start <= self.size:
             raise ConfigError(f"an epoch of {self.size} records cannot begin at position {self.start}")
 
@@ -60,7 +62,7 @@ class Part:
 
     @property
     def padded(self) -> int:
-        """Rows of this rank that repeat the epoch's first records: the last row of its last batch, or none."""
+        """Rows of this rank that repeat the epoch's first records: none, or the last of the last batch."""
         rest = (self.size - self.start) % self.global_batch
         if not rest or self.drop_last:
             return 0

@@ -1,4 +1,4 @@
-"""Ranks: which of how many processes this one is, as told, as torch.distributed says, or as torchrun's variables say."""
+"""Ranks: which of how many processes this one is, by arguments, torch.distributed or torchrun's variables."""
 
 from __future__ import annotations
 
@@ -26,9 +26,13 @@ def find_rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
     else:
         where = "the loader's arguments"
     if rank is None or world_size is None:
-        raise ConfigError(f"rank and world_size must be given both or not at all; got rank={rank}, world_size={world_size}")
+        raise ConfigError(
+            f"rank and world_size must be given both or not at all; got rank={rank}, world_size={world_size}"
+        )
     if not (_whole(rank) and _whole(world_size)) or not 0 <= rank < world_size:
-        raise ConfigError(f"{where} say rank {rank!r} of world size {world_size!r}; a rank is from 0 to world_size - 1")
+        raise ConfigError(
+            f"{where} say rank {rank!r} of world size {world_size!r}; a rank is from 0 to world_size - 1"
+        )
     return int(rank), int(world_size)
 
 
@@ -46,7 +50,9 @@ def _from_environment() -> tuple[int, int] | None:
     if values == (None, None):
         return None
     if not all(value is not None and value.strip().isdecimal() for value in values):
-        raise ConfigError(f"the environment says RANK={values[0]!r} and WORLD_SIZE={values[1]!r}; set both or neither")
+        raise ConfigError(
+            f"the environment says RANK={values[0]!r} and WORLD_SIZE={values[1]!r}; set both or neither"
+        )
     return int(values[0] or 0), int(values[1] or 0)
 
 

@@ -38,12 +38,14 @@ class State:
     """Of the block shuffle; 1 in the other modes."""
     block_bytes: int
     """Of the block shuffle; 0 in the other modes."""
+    mix: dict[str, Any] | None = None
+    """Of a mix whose weights were changed: the weights, and where its sources stood then; see `Mix`."""
     version: int = _VERSION
     """Of this structure."""
 
     def to_json(self) -> dict[str, Any]:
         """Return what `json.dumps` takes."""
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> State:
@@ -58,8 +60,8 @@ class State:
         if version != _VERSION:
             raise ConfigError(f"the state is of version {version!r}, this aioload reads version {_VERSION}")
         names = {field.name for field in fields(cls)}
-        if set(data) != names:
-            wrong = sorted(set(data) ^ names, key=str)
+        if set(data) | {"mix"} != names:
+            wrong = sorted((set(data) | {"mix"}) ^ names, key=str)
             raise ConfigError(f"the state has not the members it should have; missing or unknown: {wrong}")
         state = cls(**dict(data))
         state._check()
@@ -78,8 +80,11 @@ class State:
                 "open the set that the run began with, or begin anew"
             )
         names = ("seed", "shuffle", "lanes", "block_bytes")
-        differ = [f"{name}={getattr(self, name)!r} (here {getattr(own, name)!r})" for name in names
-                  if getattr(self, name) != getattr(own, name)]
+        differ = [
+            f"{name}={getattr(self, name)!r} (here {getattr(own, name)!r})"
+            for name in names
+            if getattr(self, name) != getattr(own, name)
+        ]
         if differ:
             raise ConfigError(
                 f"the state was made with {', '.join(differ)}; make the loader with these, "
@@ -87,13 +92,15 @@ class State:
             )
 
     def _check(self) -> None:
-        kinds = {"fingerprint": str, "shuffle": str}
+        kinds = {"fingerprint": str, "shuffle": str, "mix": type(None) if self.mix is None else dict}
         for field in fields(self):
-            value = getattr(self, field.name)
+            value: Any = getattr(self, field.name)
             kind = kinds.get(field.name, int)
-            if type(value) is not kind or (kind is int and value < 0):
+            if type(value) is not kind or (type(value) is int and value < 0):
                 raise ConfigError(f"the state's {field.name} is {value!r}, which cannot be")
         if self.position > self.records:
             raise ConfigError(f"the state's position {self.position} lies behind its {self.records} records")
         if self.shuffle not in ("none", "block", "full") or self.lanes < 1:
-            raise ConfigError(f"the state has no order that is known: shuffle={self.shuffle!r}, lanes={self.lanes}")
+            raise ConfigError(
+                f"the state has no order that is known: shuffle={self.shuffle!r}, lanes={self.lanes}"
+            )

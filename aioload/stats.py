@@ -27,7 +27,7 @@ class LoaderStats:
     read_bytes: int = 0
     """Bytes these reads brought."""
     record_bytes: int = 0
-    """Bytes of the records they were made for; more was read where records come in pieces of which a part is due."""
+    """Bytes of the records they were made for; whole pieces bring more where only a part of them is due."""
     read_seconds: float = 0.0
     """Time in reads."""
     decode_seconds: float = 0.0
@@ -53,7 +53,7 @@ class LoaderStats:
     memory_peak: int = 0
     """Most bytes of it in use at once."""
     window_bytes: int = 0
-    """Of it, what the block shuffle has for pieces that are read whole; 0 when records are read one by one."""
+    """Of it, what the block shuffle has for pieces that are read whole; 0 if records are read one by one."""
     num_workers: int = 0
     """Worker processes; 0 when samples are made in the user's thread."""
 

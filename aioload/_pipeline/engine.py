@@ -57,7 +57,9 @@ class Engine:
         self._turns: Turns | None = None
         self._lock = threading.Lock()
         self._handovers: list[Handover[Item]] = []
-        self._ahead: tuple[Plan, Handover[Item]] | None = None  # a pass that has begun before it was asked for
+        self._ahead: tuple[Plan, Handover[Item]] | None = (
+            None  # a pass that has begun before it was asked for
+        )
         self._begun = 0  # passes that were begun because they were asked for
 
     def start(self) -> None:
@@ -138,6 +140,7 @@ class Engine:
         self._loop = asyncio.get_running_loop()
         self._errands, errands = anyio.create_memory_object_stream[Errand](math.inf)
         async with contextlib.AsyncExitStack() as stack:
+            stack.enter_context(self._errands)
             stack.enter_context(errands)
             async with anyio.create_task_group() as group:
                 house = await House.open(self._settings, self._counters, stack, group)
@@ -149,7 +152,7 @@ class Engine:
                 group.cancel_scope.cancel()
 
     def _announce(self, plan: Plan, number: int) -> Handover[Item] | None:
-        """Make the hand-over of a pass that begins ahead, and remember it; None if the user has gone elsewhere."""
+        """Make and remember the hand-over of a pass that begins ahead; None if the user went elsewhere."""
         with self._lock:
             if self._turns is None or number != self._begun:
                 return None

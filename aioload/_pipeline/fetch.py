@@ -112,7 +112,9 @@ class Fetcher:
     async def _read(self, read: Read, raw: Lease) -> None:
         """Do one read; where it fails, do it again record by record."""
         try:
-            await self._read_into(read.shard, read.start, raw.span.start + read.place, read.stop - read.start, raw)
+            await self._read_into(
+                read.shard, read.start, raw.span.start + read.place, read.stop - read.start, raw
+            )
         except (StorageError, ShardError) as error:
             if len(read.rows) == 1:
                 self._fail(read.rows[0], error)

@@ -236,6 +236,8 @@ def as_ours(error: BaseException) -> AioloadError:
         error = error.exceptions[0]
     if isinstance(error, AioloadError):
         return error
-    ours = AioloadError(f"aioload failed inside: {error!r}; this is a bug, please report it", cause=repr(error))
+    ours = AioloadError(
+        f"aioload failed inside: {error!r}; this is a bug, please report it", cause=repr(error)
+    )
     ours.__cause__ = error
     return ours

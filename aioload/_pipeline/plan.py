@@ -61,7 +61,9 @@ class Run:
     order: Urgency
     first_step: int
     rows: tuple[int, ...]  # of each step's batch
-    table: NDArray[Any]  # `TABLE`, a row a record; `start` and `stop` are set once it is known where they come from
+    table: NDArray[
+        Any
+    ]  # `TABLE`, a row a record; `start` and `stop` are set once it is known where they come from
     offsets: NDArray[np.int64]  # of each record in its shard's file
     sizes: NDArray[np.int64]  # of each record, in bytes
     piece: NDArray[np.int64]  # of each record: index into `pieces`, or -1
@@ -83,7 +85,9 @@ class Plan:
     order: Order
     part: Part
     epoch: int
-    name: tuple[Any, ...]  # all that decides what is in which batch: plans of one loader are the same if it is
+    name: tuple[
+        Any, ...
+    ]  # all that decides what is in which batch: plans of one loader are the same if it is
 
     @property
     def steps(self) -> int:
@@ -115,10 +119,14 @@ def plan_run(plan: Plan, first_step: int, stop_step: int, *, order: Urgency) -> 
     pieces, piece = _pieces(plan, positions, first_position)
     rows = tuple(part.rows(step) for step in range(first_step, stop_step))
     sizes = places.stop - places.start
-    return Run(order, first_step, rows, table, places.start, sizes, piece, pieces, first_position, stop_position)
+    return Run(
+        order, first_step, rows, table, places.start, sizes, piece, pieces, first_position, stop_position
+    )
 
 
-def _pieces(plan: Plan, positions: NDArray[np.int64], first: int) -> tuple[tuple[Piece, ...], NDArray[np.int64]]:
+def _pieces(
+    plan: Plan, positions: NDArray[np.int64], first: int
+) -> tuple[tuple[Piece, ...], NDArray[np.int64]]:
     """Return the pieces that are worth reading whole, and which of them each record is in."""
     none = np.full(len(positions), -1, np.int64)
     found = plan.order.pieces(positions)
@@ -128,7 +136,9 @@ def _pieces(plan: Plan, positions: NDArray[np.int64], first: int) -> tuple[tuple
     keys, at, which = np.unique(found.first, return_index=True, return_inverse=True)
     spans = plan.table.spans(keys, found.stop[at])
     # what a resumed run has handed out before is not read again, and padding comes back to pieces long gone
-    wanted = (found.first_position[at] >= plan.part.start) & (spans.stop - spans.start <= spans.record_bytes * _DENSE)
+    wanted = (found.first_position[at] >= plan.part.start) & (
+        spans.stop - spans.start <= spans.record_bytes * _DENSE
+    )
     wanted &= found.stop[at] - keys > 1
     number = np.where(wanted, np.cumsum(wanted) - 1, -1)
     chosen = at[wanted]
@@ -169,7 +179,11 @@ def merge(
         number = int(shard[members[0]])
         for low in range(first, max(last, first + 1), max_read_bytes):
             high = min(low + max_read_bytes, last)
-            inside = members if high - low == last - first else members[(start[members] < high) & (stop[members] > low)]
+            inside = (
+                members
+                if high - low == last - first
+                else members[(start[members] < high) & (stop[members] > low)]
+            )
             reads.append(Read(number, low, high, place + low - first, tuple(rows[inside].tolist())))
         place = align(place + last - first)
     return tuple(reads), place

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Announce", "Turns"]
 
 Announce = Callable[["Plan", int], "Handover[Item] | None"]
-"""Makes the hand-over of a pass that begins ahead; None if the user has asked for another since the numbered one."""
+"""Makes the hand-over of a pass that begins ahead; None if the user has gone elsewhere since."""
 
 
 class Turns:
