@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from . import collate, decode
     from ._version import __version__
+    from .compose import Concat, Mix
     from .dataset import Dataset
     from .errors import (
         AioloadError,
@@ -27,10 +28,12 @@ else:
 __all__ = [
     "AioloadError",
     "ClosedError",
+    "Concat",
     "ConfigError",
     "Dataset",
     "Loader",
     "LoaderStats",
+    "Mix",
     "NotFoundError",
     "SampleError",
     "ShardError",

@@ -10,10 +10,12 @@ __all__ = ["HOMES"]
 HOMES = {
     "AioloadError": "errors",
     "ClosedError": "errors",
+    "Concat": "compose",
     "ConfigError": "errors",
     "Dataset": "dataset",
     "Loader": "loader",
     "LoaderStats": "stats",
+    "Mix": "compose",
     "NotFoundError": "errors",
     "SampleError": "errors",
     "ShardError": "errors",

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 import numpy as np
 
+from .compose import RecordSet
 from .decode import for_kind
 from .errors import AioloadError, ConfigError, ShardError
 from .shard.format import INDEX_NAME, MANIFEST_NAME, NativeFormat, check_sum
 from .shard.index import Index, parse_index
 from .shard.manifest import Manifest
 from .storage import LocalStorage, Storage, read
+from .table import IndexTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,10 +29,11 @@ __all__ = ["Dataset"]
 T = TypeVar("T")
 
 
-class Dataset:
+class Dataset(RecordSet):
     """A set of records that `Writer` or `aioload pack` has made.
 
     Nothing is read until something is asked of it; then its manifest and index are read once and kept.
+    `select` and `split` make sets of some of its records.
 
     Args:
         source: the folder.
@@ -42,6 +45,7 @@ class Dataset:
             raise ConfigError(f"{self.source}: only local folders can be opened so far; copy it to a disk")
         self._lock = threading.Lock()
         self._opened: tuple[Manifest, Index] | None = None
+        self._table: IndexTable | None = None
 
     def __len__(self) -> int:
         """Return the number of records."""
@@ -103,6 +107,18 @@ class Dataset:
     def index(self) -> Index:
         """Where each record lies."""
         return self._open()[1]
+
+    @property
+    def sources(self) -> tuple[Dataset, ...]:
+        """The packed sets whose records these are: this one."""
+        return (self,)
+
+    @property
+    def table(self) -> IndexTable:
+        """The records, as a loader sees them."""
+        if self._table is None:
+            self._table = IndexTable(self.index)
+        return self._table
 
     @property
     def format(self) -> NativeFormat:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import sys
 import threading
@@ -12,6 +13,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
@@ -19,21 +21,28 @@ import anyio.lowlevel
 import cloudpickle
 
 from ._pipeline.deliver import Delivery, to_torch
-from ._pipeline.engine import Engine, Settings
+from ._pipeline.engine import Engine
+from ._pipeline.house import Settings
 from ._pipeline.plan import Plan
 from ._workers.context import warm_up
 from ._workers.task import Recipe, wants_rng
+from .collection import Collection
 from .dataset import Dataset
 from .decode import for_kind
 from .errors import AioloadError, ClosedError, ConfigError
 from .machine import available_memory, local_world_size, parse_bytes, usable_cpus
+from .order import Shuffle
+from .part import Part
+from .ranks import find_rank
 from .report import render
+from .state import State
 from .stats import Counters, LoaderStats
 from .sync import SyncLoader
 
 if TYPE_CHECKING:
-    from ._pipeline.engine import Item
+    from ._pipeline.passes import Item
     from ._pipeline.reorder import Handover
+    from .table import Table
 
 __all__ = ["BatchIterator", "Loader"]
 
@@ -51,25 +60,36 @@ Decode = Mapping[str, "Callable[[memoryview], Any] | Literal['raw']"]
 class Loader:
     """Streams a data set as batches: `async for batch in loader`, or `for batch in loader.sync()`.
 
-    Each iteration is one epoch. Batches come in the order of the records, whatever workers, reads and timing
-    do. With `async with` (or `with loader.sync()`) all is closed at the end of the block, else at exit.
+    Each iteration is one epoch. Batches come in the order that set, `shuffle`, `seed` and epoch decide,
+    whatever workers, reads and timing do. With `async with` (or `with loader.sync()`) all is closed at the
+    end of the block, else at exit.
 
     Args:
-        dataset: a `Dataset`, or the path of one.
-        batch_size: samples in a batch.
+        dataset: a `Dataset` or its path, a selection of one, a `Concat` or a `Mix`.
+        batch_size: samples in a batch, on each rank.
         decode: decoders by field, in place of the default ones; `"raw"` gives the stored bytes.
         transform: `transform(sample)` or, with a parameter of that name, `transform(sample, rng)`: runs in
             the workers on each decoded sample, a dict with a value for each field and `"__key__"`. `rng` is a
             `numpy.random.Generator` that depends on seed, epoch and record alone.
         collate: makes a batch of a list of samples; by default they are stacked by the rules of torch's
             `default_collate`. Runs in the workers.
+        shuffle: False keeps the records as they lie; True, or "block", mixes them and reads storage in large
+            pieces; "full" draws each record by itself, for storage that can afford small reads.
         seed: of all randomness.
-        drop_last: leave out a last batch that is not full.
+        lanes: of the block shuffle: places of the set that are drawn from at once. The default, 192, or a
+            divisor of it for a small set, depends on the set alone.
+        block_bytes: of the block shuffle: what lies together and is read together; by default 256 KiB.
+        drop_last: leave out, on all ranks, a last global batch that is not full.
+        pad: fill the last global batch up to a multiple of the world size with the epoch's first records, so
+            that all ranks have the same number of batches; without it each record comes exactly once, and
+            ranks may end unevenly (rank 0 never before another: take states from there).
         num_workers: processes that decode; 0 does all in this one; "auto" takes the usable CPUs.
         prefetch: batches ready ahead of the consumer; "auto" follows workers and batch size.
         memory_limit: bytes that raw records and batches on their way may take, as a number or a text such as
             "2GiB"; "auto" is 2 GiB or a quarter of what is available, if that is less.
         reads: how local files are read: "file" reads them into shared memory, and so does "auto".
+        rank: of this process; by default what torch.distributed says, else `RANK`, else 0.
+        world_size: ranks in all; by default what torch.distributed says, else `WORLD_SIZE`, else 1.
         seed_globals: seed `random`, `numpy.random` and torch for each sample around user code.
 
     Raises:
@@ -78,26 +98,44 @@ class Loader:
 
     def __init__(
         self,
-        dataset: Dataset | str | os.PathLike[str],
+        dataset: Collection | str | os.PathLike[str],
         *,
         batch_size: int,
         decode: Decode | None = None,
         transform: Transform | None = None,
         collate: Collate | None = None,
+        shuffle: bool | Literal["block", "full"] = False,
         seed: int = 0,
+        lanes: int | None = None,
+        block_bytes: int | None = None,
         drop_last: bool = False,
+        pad: bool = True,
         num_workers: int | Literal["auto"] = "auto",
         prefetch: int | Literal["auto"] = "auto",
         memory_limit: int | str = "auto",
         reads: Literal["auto", "file"] = "auto",
+        rank: int | None = None,
+        world_size: int | None = None,
         seed_globals: bool = True,
     ) -> None:
-        self.dataset = dataset if isinstance(dataset, Dataset) else Dataset(dataset)
+        self.dataset = dataset if isinstance(dataset, Collection) else Dataset(dataset)
         self.batch_size = _count("batch_size", batch_size, least=1)
         self.drop_last = drop_last
         self.num_workers = _workers(num_workers)
         self.seed = _count("seed", seed, least=0)
+        self.pad = pad
+        self.rank, self.world_size = find_rank(rank, world_size)
         self.epoch = 0
+        self._shuffle = (shuffle, lanes, block_bytes)
+        Shuffle.choose(shuffle, seed=self.seed, lanes=lanes, block_bytes=block_bytes, records=0, data_bytes=0)
+        self._chosen: Shuffle | None = None
+        self._begun: Table | None = None  # of the iteration that was begun last, or of a state
+        self._start_position = 0  # of the next iteration
+        self._position = 0  # what was handed out of the present epoch
+        self._latest: Part | None = (
+            None  # of the iteration that was begun last, unless another epoch was chosen
+        )
+        self._warned_short = False
         self._prefetch = None if prefetch == "auto" else _count("prefetch", prefetch, least=1)
         self._memory_limit = memory_limit
         self._decode = _decoders(decode)
@@ -113,9 +151,8 @@ class Loader:
         self._counters = Counters()
         self._engine: Engine | None = None
         self._finalizer: weakref.finalize[Any, Any] | None = None
-        self._current: weakref.ref[BatchIterator] | None = None  # weak: a cycle would delay collecting
+        self._iterator: weakref.ref[BatchIterator] | None = None  # weak: a cycle would delay collecting
         self._closed = False
-        self._warned = False  # that an epoch has no batch
         self._lock = threading.Lock()
 
     # iterating
@@ -128,12 +165,73 @@ class Loader:
         return SyncLoader(self)
 
     def __len__(self) -> int:
-        """Return the number of batches in an epoch."""
-        return self._plan().steps
+        """Return the number of batches of a whole epoch on this rank."""
+        return self._part(0).steps
+
+    @property
+    def remaining(self) -> int:
+        """Batches that the next iteration yields on this rank: fewer than `len` after a state was loaded."""
+        return self._part(self._start_position).steps
+
+    @property
+    def padded(self) -> int:
+        """Rows of this rank that repeat the epoch's first records: the last row of the last batch, or none.
+
+        It speaks of the iteration that was begun last; before any, and after loading a state, of the next.
+        """
+        return (self._latest or self._part(self._start_position)).padded
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iteration runs."""
-        self.epoch = _count("epoch", epoch, least=0)
+        """Choose the epoch that the next iteration runs.
+
+        The present epoch keeps a position that was loaded; another drops it, with a warning, and ends an
+        iteration that is under way.
+        """
+        epoch = _count("epoch", epoch, least=0)
+        if epoch == self.epoch:
+            return
+        if self._start_position:
+            warnings.warn(
+                f"set_epoch({epoch}) drops the position {self._start_position} that was loaded for epoch "
+                f"{self.epoch}",
+                stacklevel=2,
+            )
+        self._go_to(epoch, 0, f"set_epoch({epoch}) was called; begin a new iteration")
+
+    # state
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the run stands, as plain JSON: what was handed out, not what was read ahead.
+
+        Any rank's state serves every rank, also with another world size, batch size or number of workers.
+        """
+        return self._state(self.epoch, self._position).to_json()
+
+    def load_state_dict(self, state: Mapping[str, Any], *, adopt: bool = False) -> None:
+        """Let the next iteration go on where a state was taken.
+
+        Args:
+            state: what `state_dict` returned.
+            adopt: take seed and order from the state, rather than refuse it where they differ.
+
+        Raises:
+            ConfigError: it is no state, or was made with other data, or with another seed or order.
+        """
+        self.check_open()
+        loaded = State.from_json(state)
+        table = self.dataset.table_of(loaded.mix)
+        own = replace(self._state(self.epoch, 0), records=len(table))
+        if adopt:
+            order = {name: getattr(loaded, name) for name in ("seed", "shuffle", "lanes", "block_bytes")}
+            own = replace(own, **order)
+        loaded.check_against(own)
+        if adopt:
+            self._adopt(loaded)
+        self.dataset.resume(loaded.mix)
+        self._begun = table
+        self._go_to(
+            loaded.epoch, loaded.position, "a state was loaded; begin a new iteration to go on from it"
+        )
 
     # closing
 
@@ -205,16 +303,91 @@ class Loader:
                     cause=repr(error),
                 ) from error
 
-    def _plan(self) -> Plan:
-        index = self.dataset.index
-        if self.drop_last and len(index) < self.batch_size and not self._warned:
-            self._warned = True
+    @property
+    def shuffle(self) -> Shuffle:
+        """How records are ordered: mode, seed, lanes and block size, defaults filled in."""
+        if self._chosen is None:
+            shuffle, lanes, block_bytes = self._shuffle
+            table = self.dataset.table
+            self._chosen = Shuffle.choose(
+                shuffle,
+                seed=self.seed,
+                lanes=lanes,
+                block_bytes=block_bytes,
+                records=min(table.lines, default=0),
+                data_bytes=table.data_bytes,
+            )
+        return self._chosen
+
+    def _adopt(self, state: State) -> None:
+        """Take seed and order from a state."""
+        present = self.shuffle
+        taken = Shuffle(state.shuffle, state.seed, state.lanes, state.block_bytes)
+        if self._engine is not None and taken != present:
+            raise ConfigError(
+                f"the loader has started with {present} and cannot take {taken}; load the state before the "
+                "first iteration"
+            )
+        mode: Any = {"none": False}.get(state.shuffle, state.shuffle)
+        block = state.shuffle == "block"
+        self.seed, self._chosen = state.seed, None
+        self._shuffle = (mode, state.lanes if block else None, state.block_bytes if block else None)
+
+    def _state(self, epoch: int, position: int) -> State:
+        table, shuffle = self._begun_table, self.shuffle
+        return State(
+            epoch=epoch,
+            position=position,
+            records=len(table),
+            fingerprint=table.fingerprint(),
+            seed=self.seed,
+            shuffle=shuffle.mode,
+            lanes=shuffle.lanes,
+            block_bytes=shuffle.block_bytes,
+            mix=self.dataset.saved(table),
+        )
+
+    @property
+    def _current(self) -> BatchIterator | None:
+        """The iterator that is fed, if anybody still has it."""
+        return None if self._iterator is None else self._iterator()
+
+    @property
+    def _begun_table(self) -> Table:
+        return self.dataset.table if self._begun is None else self._begun
+
+    @property
+    def _table(self) -> Table:
+        """The records of the epoch that is under way, or begins next."""
+        begins = self._current is None and not self._start_position
+        return self.dataset.table_at(self._begun_table, self.epoch) if begins else self._begun_table
+
+    def _part(self, start: int) -> Part:
+        """Return this rank's share of an epoch from a position on."""
+        size = len(self._table)
+        if self.drop_last and size < self.batch_size * self.world_size and not self._warned_short:
+            self._warned_short = True
             warnings.warn(
-                f"{self.dataset.source} has {len(index)} records, fewer than batch_size={self.batch_size}: "
-                "with drop_last=True an epoch has no batch",
+                f"{self.dataset.source} has {size} records, fewer than the "
+                f"{self.batch_size * self.world_size} of one step (batch_size={self.batch_size}, "
+                f"{self.world_size} ranks): with drop_last=True an epoch has no batch",
                 stacklevel=3,
             )
-        return Plan(index, self.epoch, self.batch_size, self.drop_last)
+        return Part(
+            size,
+            self.batch_size,
+            self.rank,
+            self.world_size,
+            start,
+            interleaved=self.shuffle.mode == "block",
+            drop_last=self.drop_last,
+            pad=self.pad,
+        )
+
+    def _plan(self, epoch: int, start: int) -> Plan:
+        part = self._part(start)
+        table = self._table
+        return Plan(table, table.order(self.shuffle, epoch), part, epoch, (self.shuffle, part, epoch, table))
 
     def _recipe(self) -> Recipe:
         fields = self.dataset.fields
@@ -224,13 +397,13 @@ class Loader:
             raise ConfigError(f"decode names {unknown}, but {source} has the fields {sorted(fields)}")
         decoders = tuple((field, self._decode.get(field) or for_kind(kind)) for field, kind in fields.items())
         return Recipe(
-            self.dataset.format,
+            tuple(source.format for source in self.dataset.sources),
             decoders,
             self._transform,
             self._collate,
             self.seed,
             self._seed_globals,
-            checked=self.dataset.index.sums is not None,
+            checked=tuple(source.index.sums is not None for source in self.dataset.sources),
             seeded=self._transform is not None or bool(self._decode),
         )
 
@@ -241,15 +414,7 @@ class Loader:
             if self._engine is None:
                 if self.num_workers:
                     warm_up()
-                settings = Settings(
-                    self.dataset.open_storage,
-                    self._recipe(),
-                    self.num_workers,
-                    self._prefetch,
-                    self._limit(),
-                    to_torch,
-                    _warn_once(),
-                )
+                settings = self._settings()
                 engine = Engine(settings, self._counters)
                 engine.start()
                 self._engine = engine
@@ -257,6 +422,39 @@ class Loader:
                 self._finalizer = weakref.finalize(self, _close_forgotten, engine, repr(self))
                 self._finalizer.atexit = False  # the exit hook is earlier
             return self._engine
+
+    def _settings(self) -> Settings:
+        table, sources, limit = self.dataset.table, self.dataset.sources, self._limit()
+        labels = table.shards
+        if len(sources) > 1:
+            pairs = zip(table.shards, table.shard_sources, strict=True)
+            labels = tuple(f"{sources[source].source}/{shard}" for shard, source in pairs)
+        return Settings(
+            open_storages=lambda: [source.open_storage() for source in sources],
+            shards=table.shards,
+            sources=table.shard_sources,
+            labels=labels,
+            record_bytes=table.data_bytes / max(sum(table.lines), 1),
+            recipe=self._recipe(),
+            num_workers=self.num_workers,
+            prefetch=self._prefetch,
+            memory_limit=limit,
+            window_bytes=self._window_bytes(limit),
+            output=to_torch,
+            on_kept=_warn_once(),
+        )
+
+    def _window_bytes(self, limit: int) -> int:
+        """Return the room for pieces that are read whole: those of all lanes of this rank, or none."""
+        if self.shuffle.mode != "block":
+            return 0
+        table = self.dataset.table
+        lanes = len(table.lines) * self.shuffle.lanes // math.gcd(self.shuffle.lanes, self.world_size)
+        piece = self.shuffle.block_bytes + table.data_bytes // max(sum(table.lines), 1)
+        needed = min(lanes * piece, table.data_bytes) + (1 << 16)
+        # more than the lanes' own: batches on their way still use older pieces, the next epoch's come early
+        window = min(needed * 5 // 2, limit // 4)
+        return window if window >= needed else 0
 
     def _limit(self) -> int:
         """Return the bytes that the pipeline may use."""
@@ -267,20 +465,45 @@ class Loader:
     def batches(self) -> BatchIterator:
         """Begin an epoch; an iteration that has not ended is taken over."""
         self.check_open()
-        plan = self._plan()
-        before = None if self._current is None else self._current()
-        if before is not None:
-            before.end()
+        if not self._start_position:
+            self._begun = self.dataset.table_at(self._begun_table, self.epoch)
+        plan = self._plan(self.epoch, self._start_position)
+        current = self._current
+        if current is not None:
+            current.end(
+                "another iteration over this loader has begun; a loader feeds one iterator at a time"
+            )
         engine = self._start()
-        iterator = BatchIterator(self, engine, engine.open_pass(plan, 0), plan.epoch)
-        self._current = weakref.ref(iterator)
+        self._latest = plan.part
+        self._position, self._start_position = plan.part.start, 0
+        handover = engine.open_pass(plan, self._plan(self.epoch + 1, 0))
+        iterator = BatchIterator(self, engine, handover, plan)
+        self._iterator = weakref.ref(iterator)
+        if not plan.steps:
+            self._advance(iterator)
         return iterator
 
-    def _finished(self, iterator: BatchIterator, epoch: int) -> None:
-        """Note that an epoch was handed out to its end."""
-        if self._current is not None and self._current() is iterator:
-            self._current = None
-            self.epoch = epoch + 1
+    def _handed_out(self, iterator: BatchIterator, steps: int) -> None:
+        """Note how far an iteration has come; after its last batch the next epoch is due."""
+        if self._current is not iterator:
+            return
+        if steps == iterator.plan.steps:
+            self._advance(iterator)
+        else:
+            self._position = iterator.plan.part.position_after(steps)
+
+    def _go_to(self, epoch: int, position: int, reason: str) -> None:
+        """Let the next iteration begin elsewhere; one that is under way ends for this reason."""
+        current = self._current
+        if current is not None:
+            current.end(reason)
+        self._iterator = self._latest = None
+        self.epoch, self._start_position, self._position = epoch, position, position
+
+    def _advance(self, iterator: BatchIterator) -> None:
+        """Make the epoch after an iteration's the present one."""
+        self._iterator = None
+        self.epoch, self._position = iterator.plan.epoch + 1, 0
 
     def check_open(self) -> None:
         """Raise a `ClosedError` if the loader was closed."""
@@ -291,11 +514,12 @@ class Loader:
 class BatchIterator:
     """The batches of one epoch, for `async for` and for `for`; owns nothing that would need closing."""
 
-    def __init__(self, loader: Loader, engine: Engine, handover: Handover[Item], epoch: int) -> None:
+    def __init__(self, loader: Loader, engine: Engine, handover: Handover[Item], plan: Plan) -> None:
+        self.plan = plan
+        self._steps = 0
         self._loader = loader
         self._engine = engine
         self._handover = handover
-        self._epoch = epoch
         self._counters = loader._counters
         self._over = False
         self._last_checkpoint = time.monotonic()
@@ -333,11 +557,9 @@ class BatchIterator:
             except anyio.EndOfStream:
                 raise StopAsyncIteration from None
 
-    def end(self) -> None:
-        """End the iteration: another one has begun."""
-        self._handover.close(
-            ClosedError("another iteration over this loader has begun; a loader feeds one iterator at a time")
-        )
+    def end(self, reason: str) -> None:
+        """End the iteration; its next step raises a `ClosedError` with this reason."""
+        self._handover.close(ClosedError(reason))
 
     def _take(self, arrived: float) -> Any:
         """Return the next batch if it is ready, or raise its error."""
@@ -348,7 +570,6 @@ class BatchIterator:
         except anyio.EndOfStream:
             self._over = True
             self._counters.pause()
-            self._loader._finished(self, self._epoch)
             raise
         if isinstance(item, AioloadError):
             self._over = True
@@ -359,6 +580,8 @@ class BatchIterator:
 
     def _hand_out(self, item: Delivery, arrived: float) -> Any:
         self._counters.leave(arrived, item.rows, item.size)
+        self._steps += 1
+        self._loader._handed_out(self, self._steps)
         return item.batch
 
     def _run_errand(self) -> bool:

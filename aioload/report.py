@@ -28,6 +28,8 @@ def render(stats: LoaderStats) -> str:
         f"memory: at most {_size(stats.memory_peak)} of {_size(stats.memory_limit)} in use; "
         f"{stats.copies:,} batches handed over as copies"
     )
+    if stats.window_bytes:
+        lines.append(f"        of it {_size(stats.window_bytes)} hold the pieces that the shuffle draws from")
     return "\n".join(lines)
 
 
@@ -36,7 +38,9 @@ def _stages(stats: LoaderStats) -> list[str]:
     thousand = 1000 / stats.samples if stats.samples else 0.0
     where = f"{stats.num_workers} workers" if stats.num_workers else "the training thread"
     rate = stats.read_bytes / stats.read_seconds if stats.read_seconds else 0.0
-    read = f"{stats.reads:,} reads, {_size(stats.read_bytes)}, {_size(rate)}/s in each"
+    times = stats.read_bytes / stats.record_bytes if stats.record_bytes else 1.0
+    size = f"{_size(stats.read_bytes)} ({times:.2f} x the records)"
+    read = f"{stats.reads:,} reads, {size}, {_size(rate)}/s in each"
     rows = [
         ("read", stats.read_seconds, read),
         ("decode", stats.decode_seconds, f"in {where}"),

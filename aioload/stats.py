@@ -26,6 +26,8 @@ class LoaderStats:
     """Reads from storage."""
     read_bytes: int = 0
     """Bytes these reads brought."""
+    record_bytes: int = 0
+    """Bytes of the records they were made for; whole pieces bring more where only a part of them is due."""
     read_seconds: float = 0.0
     """Time in reads."""
     decode_seconds: float = 0.0
@@ -50,6 +52,8 @@ class LoaderStats:
     """The byte budget of the pipeline."""
     memory_peak: int = 0
     """Most bytes of it in use at once."""
+    window_bytes: int = 0
+    """Of it, what the block shuffle has for pieces that are read whole; 0 if records are read one by one."""
     num_workers: int = 0
     """Worker processes; 0 when samples are made in the user's thread."""
 

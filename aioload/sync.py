@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
-from .dataset import Dataset
+from .collection import Collection
 from .stats import LoaderStats
 
 __all__ = ["SyncLoader"]
@@ -15,17 +15,23 @@ class Face(Protocol):
     """What a plain `for` needs of a loader."""
 
     batch_size: int
-    dataset: Dataset
+    dataset: Collection
     drop_last: bool
     epoch: int
     num_workers: int
 
+    @property
+    def padded(self) -> int: ...
+    @property
+    def remaining(self) -> int: ...
     def __len__(self) -> int: ...
     def batches(self) -> Iterator[Any]: ...
     def check_open(self) -> None: ...
     def close(self) -> None: ...
+    def load_state_dict(self, state: Mapping[str, Any], *, adopt: bool = False) -> None: ...
     def report(self) -> str: ...
     def set_epoch(self, epoch: int) -> None: ...
+    def state_dict(self) -> dict[str, Any]: ...
     def stats(self) -> LoaderStats: ...
 
 
@@ -56,7 +62,7 @@ class SyncLoader:
         return f"<SyncLoader of {self._loader!r}>"
 
     @property
-    def dataset(self) -> Dataset:
+    def dataset(self) -> Collection:
         """The data set."""
         return self._loader.dataset
 
@@ -81,8 +87,34 @@ class SyncLoader:
         return self._loader.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iteration runs."""
+        """Choose the epoch that the next iteration runs; see `Loader.set_epoch`."""
         self._loader.set_epoch(epoch)
+
+    @property
+    def remaining(self) -> int:
+        """Batches that the next iteration yields on this rank."""
+        return self._loader.remaining
+
+    @property
+    def padded(self) -> int:
+        """Rows of this rank that repeat the epoch's first records; see `Loader.padded`."""
+        return self._loader.padded
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the run stands, as plain JSON; see `Loader.state_dict`."""
+        return self._loader.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any], *, adopt: bool = False) -> None:
+        """Let the next iteration go on where a state was taken; see `Loader.load_state_dict`.
+
+        Args:
+            state: what `state_dict` returned.
+            adopt: take seed and order from the state, rather than refuse it where they differ.
+
+        Raises:
+            ConfigError: it is no state, or was made with other data, or with another seed or order.
+        """
+        self._loader.load_state_dict(state, adopt=adopt)
 
     def close(self) -> None:
         """End all processes and threads of the loader, within 5 s; twice is free."""

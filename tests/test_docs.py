@@ -34,7 +34,14 @@ def test_examples_run_in_order(tmp_path: Path) -> None:
     """The examples run without arguments, in order, in one folder, and have nothing to complain about."""
     ends = {example.name: _run([sys.executable, str(example)], tmp_path) for example in EXAMPLES}
 
-    assert list(ends) == ["01_pack.py", "02_train_loop.py", "03_plain_for.py", "04_audio.py"]
+    assert list(ends) == [
+        "01_pack.py",
+        "02_train_loop.py",
+        "03_plain_for.py",
+        "04_audio.py",
+        "05_resume.py",
+        "06_ddp.py",
+    ]
     assert {name: end for name, end in ends.items() if end != (0, "")} == {}
 
 

@@ -27,13 +27,15 @@ FLOORS = (
         "aioload._pipeline",
         "aioload.sync",
     ),  # `loader.sync()` makes a SyncLoader, which knows a loader by protocol only
-    ("aioload.dataset", "aioload._workers", "aioload.packing"),
+    ("aioload.dataset", "aioload.table", "aioload._workers", "aioload.packing"),
     ("aioload.storage", "aioload.shard", "aioload.decode", "aioload.collate", "aioload.digits"),
     (
         "aioload.tree",
         "aioload.machine",
         "aioload.order",
         "aioload.part",
+        "aioload.ranks",
+        "aioload.state",
         "aioload.stats",
         "aioload.report",
         "aioload.errors",

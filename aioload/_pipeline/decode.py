@@ -79,20 +79,17 @@ class Decoder:
         self._stacks = stacks
         self._counters = counters
 
-    async def make(
-        self, run: Run, raw: Lease, table: int, epoch: int, steps: Sequence[int], put: Put
-    ) -> None:
+    async def make(self, run: Run, leases: list[Lease], table: int, steps: Sequence[int], put: Put) -> None:
         """Make the batches of a run and put each, or its error, when it is there.
 
         Args:
             run: what to make.
-            raw: where its records lie, and its table.
-            table: where in the arena the run's `TABLE` begins, with arena places.
-            epoch: for the randomness.
+            leases: where its records lie, and its table.
+            table: where in the arena the run's `TABLE` begins.
             steps: those of the run's steps that are to be made.
             put: called once for each of the steps.
         """
-        walk = _Walk(self, run, raw, table, epoch, put)
+        walk = _Walk(self, run, leases, table, put)
         count = 1 if len(run.rows) > 1 else self._sizes.parts(run.rows[0])
         if count > 1:
             await walk.make_split(list(walk.parts(steps[0], count)))
@@ -106,7 +103,7 @@ class Decoder:
 class _Walk:
     """One run on its way through the workers."""
 
-    def __init__(self, decoder: Decoder, run: Run, raw: Lease, table: int, epoch: int, put: Put) -> None:
+    def __init__(self, decoder: Decoder, run: Run, leases: list[Lease], table: int, put: Put) -> None:
         self._runner = decoder._runner
         self._memory = decoder._memory
         self._sizes = decoder._sizes
@@ -114,16 +111,15 @@ class _Walk:
         self._stacks = decoder._stacks
         self._counters = decoder._counters
         self._run = run
-        self._raw = raw
+        self._leases = leases
         self._table = table
-        self._epoch = epoch
         self._put = put
 
     def parts(self, step: int, count: int) -> Iterator[_Part]:
         """Cut a batch into `count` parts of nearly equal length."""
         rows = self._run.rows[step - self._run.first_step]
         begin = sum(self._run.rows[: step - self._run.first_step])
-        sizes = self._run.table["stop"] - self._run.table["start"]
+        sizes = self._run.sizes
         for number in range(count):
             first, stop = rows * number // count, rows * (number + 1) // count
             raw_bytes = int(sizes[begin + first : begin + stop].sum())
@@ -163,7 +159,7 @@ class _Walk:
                 for part, place, batch in zip(parts, places, batches, strict=True)
             )
             table = Span(parts[0].table.start, parts[-1].table.stop)
-            answer = await self._do(Decode(self._epoch, table, segments), [*batches, *places])
+            answer = await self._do(Decode(table, segments), [*batches, *places])
 
             again = []
             for part, batch, place, outcome in zip(parts, batches, places, answer.outcomes, strict=True):
@@ -217,7 +213,7 @@ class _Walk:
 
             async def fill(number: int, part: _Part, place: Lease) -> None:
                 segment = part.segment(place.span, layout, batch.span)
-                answer = await self._do(Decode(self._epoch, part.table, (segment,)), [batch, place])
+                answer = await self._do(Decode(part.table, (segment,)), [batch, place])
                 outcomes[number] = answer.outcomes[0]
 
             async with anyio.create_task_group() as group:
@@ -281,7 +277,7 @@ class _Walk:
         """Have one part packed. Where there was room enough, the stack releases it; else it is released."""
         with contextlib.ExitStack() as own:
             lease = await self._lease(own, size)
-            job = Decode(self._epoch, part.table, (part.segment(lease.span),), learn=self._learning)
+            job = Decode(part.table, (part.segment(lease.span),), learn=self._learning)
             outcome = (await self._do(job, [lease])).outcomes[0]
             if outcome.need:
                 self._counters.add(jobs_again=1)
@@ -314,7 +310,7 @@ class _Walk:
 
     async def _do(self, job: Job, leases: list[Lease]) -> Answer:
         """Have a job done; what it touches stays leased until it has ended, even if nobody waits any more."""
-        kept = [lease.keep() for lease in (*leases, self._raw)]
+        kept = [lease.keep() for lease in (*leases, *self._leases)]
 
         def done() -> None:
             for lease in kept:

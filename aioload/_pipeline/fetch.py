@@ -1,13 +1,14 @@
 """Fetch: the bytes of a run, from storage into the arena.
 
-A merged read that fails says little about the records in it. So its records are then read one by one, and
-only those that cannot be had carry an error: a file cut in the middle still gives all that is before the cut.
+A read that fails says little about the records in it. So its records are then read one by one, and only those
+that cannot be had carry an error: a file cut in the middle still gives all that is before the cut.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import anyio
@@ -15,101 +16,127 @@ import anyio
 from ..errors import AioloadError, ShardError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy as np
-    from numpy.typing import NDArray
-
     from ..stats import Counters
     from ..storage import Storage
+    from .memory import Lease, Memory
     from .plan import Read, Run
+    from .window import Chunk
 
-__all__ = ["fetch"]
+__all__ = ["Failures", "Fetcher", "Reader"]
 
 _log = logging.getLogger("aioload.fetch")
 
 Failures = dict[int, AioloadError]
-"""What went wrong, by row of the run's table."""
+"""What went wrong, by row of a run's table."""
 
 
-async def fetch(
-    run: Run,
-    storage: Storage,
-    shards: Sequence[str],
-    raw: NDArray[np.uint8],
-    limiter: anyio.CapacityLimiter,
-    counters: Counters,
-) -> Failures:
-    """Read all that a run needs.
+class Reader:
+    """Reads shards, so many at once, and counts.
 
     Args:
-        run: what to read and where to put it.
-        storage: where from.
-        shards: names of the shards.
-        raw: the run's raw memory.
+        storages: one for each set.
+        shards: names of all shards, those of each set relative to its storage.
+        sources: the set of each shard.
         limiter: bounds the reads in flight.
+        max_read_bytes: a longer read becomes several.
         counters: told of bytes and seconds.
-
-    Returns:
-        The rows that could not be read, each with its error.
     """
-    failures: Failures = {}
-    fetcher = _Fetcher(run, storage, shards, raw.data, limiter, counters, failures)
-    if len(run.reads) == 1:
-        await fetcher.read(run.reads[0])
-        return failures
-    async with anyio.create_task_group() as group:
-        for read in run.reads:
-            group.start_soon(fetcher.read, read)
-    return failures
-
-
-class _Fetcher:
-    """The reads of one run."""
 
     def __init__(
         self,
-        run: Run,
-        storage: Storage,
+        storages: Sequence[Storage],
         shards: Sequence[str],
-        raw: memoryview,
+        sources: Sequence[int],
         limiter: anyio.CapacityLimiter,
+        max_read_bytes: int,
         counters: Counters,
-        failures: Failures,
     ) -> None:
-        self._run = run
-        self._storage = storage
+        self._storages = storages
         self._shards = shards
-        self._raw = raw
+        self._sources = sources
         self._limiter = limiter
+        self._max_read_bytes = max_read_bytes
         self._counters = counters
-        self._failures = failures
 
-    async def read(self, read: Read) -> None:
+    async def read_into(self, shard: int, start: int, out: memoryview) -> None:
+        """Fill memory with the bytes of a shard from `start` on."""
+        for place in range(0, len(out), self._max_read_bytes):
+            part = out[place : place + self._max_read_bytes]
+            async with self._limiter:
+                began = time.perf_counter()
+                storage = self._storages[self._sources[shard]]
+                await storage.read_into(self._shards[shard], start + place, part)
+                self._counters.read(len(part), time.perf_counter() - began)
+
+
+class Fetcher:
+    """Brings the records of one run.
+
+    Args:
+        run: what to read; the places in its table are the arena's.
+        reader: reads.
+        memory: where the records go.
+    """
+
+    def __init__(self, run: Run, reader: Reader, memory: Memory) -> None:
+        self._run = run
+        self._reader = reader
+        self._memory = memory
+        self._failures: Failures = {}
+
+    async def fetch(self, reads: Sequence[Read], raw: Lease, chunks: Sequence[Chunk]) -> Failures:
+        """Read all that the run needs.
+
+        Args:
+            reads: of the records that come by themselves.
+            raw: their memory.
+            chunks: the pieces that the other records are in.
+
+        Returns:
+            The rows that could not be read, each with its error.
+        """
+        if len(reads) == 1:
+            await self._read(reads[0], raw)
+        elif reads:
+            async with anyio.create_task_group() as group:
+                for read in reads:
+                    group.start_soon(self._read, read, raw)
+        for chunk in chunks:
+            await chunk.ready.wait()
+            if chunk.failure is not None:
+                number = self._run.pieces.index(chunk.piece)
+                rows = (self._run.piece == number).nonzero()[0].tolist()
+                await self._read_singly(rows, chunk.lease)
+        return self._failures
+
+    async def _read(self, read: Read, raw: Lease) -> None:
         """Do one read; where it fails, do it again record by record."""
         try:
-            await self._read_into(read.shard, read.start, read.place, read.stop - read.start)
+            await self._read_into(
+                read.shard, read.start, raw.span.start + read.place, read.stop - read.start, raw
+            )
         except (StorageError, ShardError) as error:
-            _log.debug("read of %s failed: %s", self._shards[read.shard], error)
             if len(read.rows) == 1:
                 self._fail(read.rows[0], error)
-            else:
-                await self._read_singly(read)
+                return
+            _log.debug("a read of %d records failed, reading them singly: %s", len(read.rows), error)
+            await self._read_singly(read.rows, raw)
 
-    async def _read_singly(self, read: Read) -> None:
-        table = self._run.table
-        for row in read.rows:
-            start, stop = int(table["start"][row]), int(table["stop"][row])
+    async def _read_singly(self, rows: Sequence[int], lease: Lease) -> None:
+        """Read records one by one; those that fail carry their error."""
+        for row in rows:
+            entry = self._run.table[row]
+            start, size = int(entry["start"]), int(self._run.sizes[row])
             try:
-                await self._read_into(read.shard, int(self._run.offsets[row]), start, stop - start)
+                await self._read_into(int(entry["shard"]), int(self._run.offsets[row]), start, size, lease)
             except (StorageError, ShardError) as error:
                 self._fail(row, error)
 
-    async def _read_into(self, shard: int, start: int, place: int, size: int) -> None:
-        async with self._limiter:
-            began = time.perf_counter()
-            await self._storage.read_into(self._shards[shard], start, self._raw[place : place + size])
-            self._counters.read(size, time.perf_counter() - began)
+    async def _read_into(self, shard: int, start: int, place: int, size: int, lease: Lease) -> None:
+        """Read into the arena; a read that is stuck keeps the lease for as long as it may write."""
+        lease.keep()
+        target = self._memory.arena.borrow(place, place + size, lease.release_soon)
+        await self._reader.read_into(shard, start, target.data)
 
     def _fail(self, row: int, error: AioloadError) -> None:
         record = int(self._run.table["record"][row])

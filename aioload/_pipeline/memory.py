@@ -1,10 +1,11 @@
 """Memory: who may have how much of the arena, and when.
 
-The arena has two zones. The upper one, *shared*, serves every run in the order of need, and what lies there
-is handed to the user in place. The lower one, the *head's*, is kept for the run whose batches are needed
-next; what is made there is handed over as a private copy. So the run at the head always gets room: nothing in
-its zone waits for the user or for a later run, and every earlier run leaves it by itself. This is what makes
-a deadlock by memory impossible, however sizes turn out and however many batches the user keeps.
+The arena has three zones. The upper one, *shared*, serves every run in the order of need, and what lies there
+is handed to the user in place. The middle one is the *window's*, for pieces of shards that several runs
+share; nobody ever waits for room in it. The lower one, the *head's*, is kept for the run whose batches are
+needed next; what is made there is handed over as a private copy. So the run at the head always gets room:
+nothing in its zone waits for the user or for a later run, and every earlier run leaves it by itself. This is
+what makes a deadlock by memory impossible, however sizes turn out and however many batches the user keeps.
 
 What one run needs on its way must fit into three quarters of the head's zone, wherever it happens to lie:
 else whether a job works would depend on timing. A run that needs more meets a `ConfigError` that names a
@@ -36,6 +37,7 @@ __all__ = ["Lease", "Memory"]
 
 _PAGE = 4096
 _SHARED_FOR_KEPT = 0.5  # share of the shared zone that the user may keep before copies are made
+_WINDOW: Order = (-1, -1)  # what pieces count under: they are no run's
 
 
 class Lease:
@@ -94,15 +96,18 @@ class Memory:
     Args:
         arena: the memory.
         on_short: called whenever batches that the user keeps make copies necessary.
+        window: bytes of the window's zone.
 
     Raises:
         ConfigError: the arena is too small for anything.
     """
 
-    def __init__(self, arena: Arena, on_short: Callable[[], None]) -> None:
+    def __init__(self, arena: Arena, on_short: Callable[[], None], window: int = 0) -> None:
         self.arena = arena
         self.limit = arena.size
-        self._border = self.limit // 2 // _PAGE * _PAGE
+        window = window // _PAGE * _PAGE
+        self._border = (self.limit - window) // 2 // _PAGE * _PAGE  # the head's zone ends here
+        self._shared = self._border + window  # and the shared one begins here
         self.guessable = self._border // 4  # bytes that a run may lease on a guess, all its leases together
         self._most = self._border - self.guessable  # bytes that a run may need
         if not self._border:
@@ -129,7 +134,7 @@ class Memory:
     @property
     def crowded(self) -> bool:
         """Whether batches that the user keeps hold so much that the next ones must be copied."""
-        if self._held <= (self.limit - self._border) * _SHARED_FOR_KEPT:
+        if self._held <= (self.limit - self._shared) * _SHARED_FOR_KEPT:
             return False
         self._on_short()
         return True
@@ -182,7 +187,7 @@ class Memory:
     def lease_nowait(self, size: int, order: Order) -> Lease | None:
         """Return a lease if there is room for it now."""
         self._collect()
-        span, private = self._space.lease(size, within=(self._border, self.limit)), False
+        span, private = self._space.lease(size, within=(self._shared, self.limit)), False
         if span is None and order <= self._head:
             span, private = self._space.lease(size, within=(0, self._border)), True
         if span is None:
@@ -192,6 +197,16 @@ class Memory:
         self._needs[order] = self._needs.get(order, 0) + len(span)
         self.peak = max(self.peak, self._space.used)
         return Lease(self, span, order, private=private)
+
+    def window_nowait(self, size: int) -> Lease | None:
+        """Return a lease in the window's zone if there is room for it now."""
+        self._collect()
+        span = self._space.lease(align(max(size, 1)), within=(self._border, self._shared))
+        if span is None:
+            return None
+        self._needs[_WINDOW] = self._needs.get(_WINDOW, 0) + len(span)
+        self.peak = max(self.peak, self._space.used)
+        return Lease(self, span, _WINDOW, private=False)
 
     def put_back(self, lease: Lease) -> None:
         """Take a lease back and serve those who wait."""

@@ -3,11 +3,14 @@
 A *run* is what one coroutine walks through the pipeline: one batch, or several where batches are so small
 that a task of their own would cost more than their work. How steps are grouped into runs has no bearing on
 what is in a batch.
+
+Records come in one of two ways. Those of a *piece* (see `order`) are read together when the first of them is
+due, if there is room to keep the piece until the last is; every other record is read when it is due, together
+with neighbours that are due in the same run. Which way it is depends on memory, and changes no batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +21,14 @@ from .._workers.layout import align
 from .._workers.task import TABLE
 
 if TYPE_CHECKING:
-    from .._workers.pool import Order
-    from ..shard.index import Index
+    from .._workers.pool import Order as Urgency
+    from ..order import Order
+    from ..part import Part
+    from ..table import Table
 
-__all__ = ["Plan", "Read", "Run", "plan_run"]
+__all__ = ["Piece", "Plan", "Read", "Run", "merge", "plan_run"]
+
+_DENSE = 1.05  # a piece may be so much longer than its records, before it is better not read whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,21 +38,38 @@ class Read:
     shard: int
     start: int  # in the shard's file
     stop: int
-    place: int  # in the run's raw memory
+    place: int  # in the memory it is read into
     rows: tuple[int, ...]  # of the run's table: the records that lie in it
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Neighbouring records of one shard, due at positions that lie apart."""
+
+    key: int  # its first record
+    shard: int
+    start: int  # in the shard's file
+    stop: int
+    first_position: int
+    last_position: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
     """Consecutive steps that walk through the pipeline together."""
 
-    order: Order
+    order: Urgency
     first_step: int
     rows: tuple[int, ...]  # of each step's batch
-    table: NDArray[Any]  # `TABLE`, a row a record; `start` and `stop` count from the raw memory's first byte
-    offsets: NDArray[np.uint64]  # of each record in its shard's file
-    reads: tuple[Read, ...]
-    raw_bytes: int
+    table: NDArray[
+        Any
+    ]  # `TABLE`, a row a record; `start` and `stop` are set once it is known where they come from
+    offsets: NDArray[np.int64]  # of each record in its shard's file
+    sizes: NDArray[np.int64]  # of each record, in bytes
+    piece: NDArray[np.int64]  # of each record: index into `pieces`, or -1
+    pieces: tuple[Piece, ...]
+    first_position: int  # of the epoch: no record of the run's own stands before it
+    stop_position: int  # later runs begin here
 
     @property
     def steps(self) -> range:
@@ -55,35 +79,23 @@ class Run:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """One rank's part of one epoch: which records are in which step.
+    """One rank's part of one epoch: which records are in which step."""
 
-    Sequential: position t of the epoch is record t.
-    """
-
-    index: Index
+    table: Table
+    order: Order
+    part: Part
     epoch: int
-    batch_size: int
-    drop_last: bool
+    name: tuple[
+        Any, ...
+    ]  # all that decides what is in which batch: plans of one loader are the same if it is
 
     @property
     def steps(self) -> int:
         """Batches in all."""
-        full, rest = divmod(len(self.index), self.batch_size)
-        return full if self.drop_last or not rest else full + 1
-
-    def rows(self, step: int) -> int:
-        """Return how many records a step has."""
-        return min(self.batch_size, len(self.index) - step * self.batch_size)
-
-    def records(self, first_step: int, stop_step: int) -> NDArray[np.int64]:
-        """Return the records of consecutive steps, in order."""
-        stop = min(stop_step * self.batch_size, len(self.index))
-        return np.arange(first_step * self.batch_size, stop, dtype=np.int64)
+        return self.part.steps
 
 
-def plan_run(
-    plan: Plan, first_step: int, stop_step: int, *, order: Order, max_gap_bytes: int, max_read_bytes: int
-) -> Run:
+def plan_run(plan: Plan, first_step: int, stop_step: int, *, order: Urgency) -> Run:
     """Return the run of consecutive steps.
 
     Args:
@@ -91,51 +103,98 @@ def plan_run(
         first_step: where the run begins.
         stop_step: the step after its last.
         order: its urgency.
+    """
+    part = plan.part
+    positions = part.positions(first_step, stop_step)
+    records = plan.order.records(positions)
+    places = plan.table.places(records)
+    table = np.zeros(len(records), TABLE)
+    table["record"], table["shard"], table["source"] = places.record, places.shard, places.source
+    epochs = plan.order.epochs(positions)
+    table["epoch"] = plan.epoch if epochs is None else epochs
+    if places.sums is not None:
+        table["sum"] = places.sums
+
+    first_position, stop_position = part.position_after(first_step), part.position_after(stop_step)
+    pieces, piece = _pieces(plan, positions, first_position)
+    rows = tuple(part.rows(step) for step in range(first_step, stop_step))
+    sizes = places.stop - places.start
+    return Run(
+        order, first_step, rows, table, places.start, sizes, piece, pieces, first_position, stop_position
+    )
+
+
+def _pieces(
+    plan: Plan, positions: NDArray[np.int64], first: int
+) -> tuple[tuple[Piece, ...], NDArray[np.int64]]:
+    """Return the pieces that are worth reading whole, and which of them each record is in."""
+    none = np.full(len(positions), -1, np.int64)
+    found = plan.order.pieces(positions)
+    if found is None or not len(positions):
+        return (), none
+
+    keys, at, which = np.unique(found.first, return_index=True, return_inverse=True)
+    spans = plan.table.spans(keys, found.stop[at])
+    # what a resumed run has handed out before is not read again, and padding comes back to pieces long gone
+    wanted = (found.first_position[at] >= plan.part.start) & (
+        spans.stop - spans.start <= spans.record_bytes * _DENSE
+    )
+    wanted &= found.stop[at] - keys > 1
+    number = np.where(wanted, np.cumsum(wanted) - 1, -1)
+    chosen = at[wanted]
+    columns = (
+        keys[wanted],
+        spans.shard[wanted],
+        spans.start[wanted],
+        spans.stop[wanted],
+        found.first_position[chosen],
+        found.last_position[chosen],
+    )
+    pieces = tuple(Piece(*values) for values in zip(*(column.tolist() for column in columns), strict=True))
+    return pieces, np.where(positions >= first, number[which], -1)
+
+
+def merge(
+    run: Run, rows: NDArray[np.int64], *, max_gap_bytes: int, max_read_bytes: int
+) -> tuple[tuple[Read, ...], int]:
+    """Plan the reads of records that come by themselves, and write their places into the run's table.
+
+    Args:
+        run: whose records they are.
+        rows: of the run's table.
         max_gap_bytes: records this close in a shard are read together, with what lies between.
         max_read_bytes: a longer stretch becomes several reads; records that cross a border lie in both.
-    """
-    records = plan.records(first_step, stop_step)
-    rows = tuple(plan.rows(step) for step in range(first_step, stop_step))
-    located = plan.index.locate(records)
-    table = np.zeros(len(records), TABLE)
-    table["record"], table["shard"] = records, located.shard
-    if located.sums is not None:
-        table["sum"] = located.sums
 
-    stretches = _stretches(located.shard, located.start, located.stop, max_gap_bytes)
+    Returns:
+        The reads, and the bytes of memory they take; places in the table count from its first byte.
+    """
+    shard, start = run.table["shard"][rows].astype(np.int64), run.offsets[rows]
+    stop = start + run.sizes[rows]
     reads: list[Read] = []
     place = 0
-    for members in stretches:
-        start, stop = int(located.start[members].min()), int(located.stop[members].max())
-        table["start"][members] = located.start[members] - np.uint64(start) + np.uint64(place)
-        table["stop"][members] = located.stop[members] - np.uint64(start) + np.uint64(place)
-        shard = int(located.shard[members[0]])
-        reads.extend(_cut(shard, start, stop, place, members, located, max_read_bytes))
-        place = align(place + stop - start)
-    return Run(order, first_step, rows, table, located.start, tuple(reads), place)
+    for members in _stretches(shard, start, stop, max_gap_bytes):
+        first, last = int(start[members].min()), int(stop[members].max())
+        run.table["start"][rows[members]] = start[members] - first + place
+        run.table["stop"][rows[members]] = stop[members] - first + place
+        number = int(shard[members[0]])
+        for low in range(first, max(last, first + 1), max_read_bytes):
+            high = min(low + max_read_bytes, last)
+            inside = (
+                members
+                if high - low == last - first
+                else members[(start[members] < high) & (stop[members] > low)]
+            )
+            reads.append(Read(number, low, high, place + low - first, tuple(rows[inside].tolist())))
+        place = align(place + last - first)
+    return tuple(reads), place
 
 
 def _stretches(
-    shard: NDArray[np.int64], start: NDArray[np.uint64], stop: NDArray[np.uint64], max_gap: int
+    shard: NDArray[np.int64], start: NDArray[np.int64], stop: NDArray[np.int64], max_gap: int
 ) -> list[NDArray[np.int64]]:
     """Group rows that lie together in a shard, each group in the order of the file."""
-    # records are the same or apart (padding repeats some), so the last one's stop is the furthest
-    by_place = np.lexsort((stop, start, shard))
-    shards = shard[by_place]
-    starts, stops = start[by_place].astype(np.int64), stop[by_place].astype(np.int64)
-    apart = (shards[1:] != shards[:-1]) | (starts[1:] > stops[:-1] + max_gap)
+    by_place = np.lexsort((start, shard))
+    shards, starts = shard[by_place], start[by_place]
+    # records do not overlap, but padding may repeat one: then it has its own stop before it
+    apart = (shards[1:] != shards[:-1]) | (starts[1:] > stop[by_place][:-1] + max_gap)
     return np.split(by_place, np.flatnonzero(apart) + 1) if len(by_place) else []
-
-
-def _cut(
-    shard: int, start: int, stop: int, place: int, members: NDArray[np.int64], located: Any, max_read: int
-) -> Sequence[Read]:
-    """Cut one stretch into reads of at most `max_read` bytes."""
-    if stop - start <= max_read:
-        return [Read(shard, start, stop, place, tuple(members.tolist()))]
-    reads = []
-    for low in range(start, stop, max_read):
-        high = min(low + max_read, stop)
-        inside = members[(located.start[members] < high) & (located.stop[members] > low)]
-        reads.append(Read(shard, low, high, place + low - start, tuple(inside.tolist())))
-    return reads

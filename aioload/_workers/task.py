@@ -54,10 +54,20 @@ __all__ = [
     "wants_rng",
 ]
 
-TABLE = np.dtype([("start", "<u8"), ("stop", "<u8"), ("record", "<i8"), ("shard", "<u4"), ("sum", "<u4")])
-"""One row a record: where its raw bytes lie in the arena, and what they should be."""
+TABLE = np.dtype(
+    [
+        ("start", "<u8"),
+        ("stop", "<u8"),
+        ("record", "<i8"),
+        ("shard", "<u4"),
+        ("sum", "<u4"),
+        ("epoch", "<u4"),
+        ("source", "<u4"),
+    ]
+)
+"""One row a record: where its bytes lie in the arena, what they should be, what its randomness goes by."""
 
-_USER, _DECODER = 0, 1  # streams of randomness: the user's transform, and decoders
+_USER, _GLOBALS = 0, 1  # streams of randomness: a transform's rng, and the global generators
 
 
 class RecordFormat(Protocol):
@@ -71,13 +81,13 @@ class RecordFormat(Protocol):
 class Recipe:
     """All that turns a raw record into a sample and samples into a batch."""
 
-    format: RecordFormat
+    formats: tuple[RecordFormat, ...]  # by set
     decoders: tuple[tuple[str, Callable[[memoryview], Any]], ...]  # by field, in the order of the manifest
     transform: Callable[..., Any] | None
     collate: Callable[[list[Any]], Any] | None  # None: stack
     seed: int
     seed_globals: bool
-    checked: bool  # compare each record with its sum
+    checked: tuple[bool, ...]  # by set: compare each record with its sum
     seeded: bool  # user code runs, so randomness is set for each record
 
 
@@ -103,7 +113,6 @@ class Segment:
 class Decode:
     """Decode and transform the records of some segments."""
 
-    epoch: int
     table: Span  # rows of `TABLE`, those of all segments one behind the other
     segments: tuple[Segment, ...]
     learn: bool = False  # tell the layout that the samples share
@@ -213,10 +222,10 @@ class Worker:
     def _segment(self, segment: Segment, rows: NDArray[Any], job: Decode) -> Outcome:
         try:
             if segment.layout is not None:
-                return self._rows(segment, rows, job.epoch)
+                return self._rows(segment, rows)
             keys: list[str | int] = []
             entries = enumerate(rows.tolist())
-            samples = [self._guarded(row, entry, job.epoch, segment, keys) for row, entry in entries]
+            samples = [self._guarded(row, entry, segment, keys) for row, entry in entries]
             return self._packed(segment, samples, keys, learn_layout=job.learn)
         except NoRoom as small:
             return Outcome(need=small.need)
@@ -225,14 +234,14 @@ class Worker:
         except self._caught as error:
             return Outcome(failure=_failure(error, f"batch {segment.step}", rows))
 
-    def _rows(self, segment: Segment, rows: NDArray[Any], epoch: int) -> Outcome:
+    def _rows(self, segment: Segment, rows: NDArray[Any]) -> Outcome:
         """Write samples straight into their rows of the batch."""
         assert segment.layout is not None
         assert segment.batch is not None
         writer = RowWriter(segment.layout, self._place(segment.batch), segment.batch_rows)
         keys: list[str | int] = []
         for row, entry in enumerate(rows.tolist()):
-            sample = self._guarded(row, entry, epoch, segment, keys)
+            sample = self._guarded(row, entry, segment, keys)
             if not writer.write(segment.first + row, sample):
                 return Outcome(misfit=True)
         texts = writer.pack_texts(self._place(segment.place))
@@ -273,37 +282,35 @@ class Worker:
         except self._caught as error:
             return Outcome(failure=_failure(error, f"batch {job.step}", self._table(job.table)))
 
-    def _guarded(
-        self, row: int, entry: tuple[int, ...], epoch: int, segment: Segment, keys: list[str | int]
-    ) -> Any:
+    def _guarded(self, row: int, entry: tuple[int, ...], segment: Segment, keys: list[str | int]) -> Any:
         """Make one sample; whatever goes wrong becomes a failure that names it."""
         had_torch = "torch" in sys.modules
         try:
-            sample = self._sample(entry, epoch, keys)
+            sample = self._sample(entry, keys)
             if self._seeds and not had_torch and "torch" in sys.modules:
                 # user code has just imported it, and may have drawn before its generator was set: once again
                 del keys[row:]
-                sample = self._sample(entry, epoch, keys)
+                sample = self._sample(entry, keys)
         except self._caught as error:  # user code may raise anything, SystemExit among it
-            _, _, record, shard, _ = entry
+            _, _, record, shard, *_ = entry
             key = keys[row] if row < len(keys) else None
             raise _Failed(_describe(error, segment.first + row, shard, record, key)) from error
         else:
             return sample
 
-    def _sample(self, entry: tuple[int, ...], epoch: int, keys: list[str | int]) -> Any:
+    def _sample(self, entry: tuple[int, ...], keys: list[str | int]) -> Any:
         # hot: once per record
-        start, stop, record, _, expected = entry
+        start, stop, record, _, expected, epoch, source = entry
         recipe = self._recipe
         began = time.perf_counter()
-        if recipe.checked and google_crc32c.value(self._array[start:stop]) != expected:
+        if recipe.checked[source] and google_crc32c.value(self._array[start:stop]) != expected:
             raise ShardError(
                 "its bytes do not have the checksum of the index; repack the shard or run `aioload verify`"
             )
-        key, payloads = recipe.format.split(self._memory[start:stop])
+        key, payloads = recipe.formats[source].split(self._memory[start:stop])
         keys.append(record if key is None else key)
         if self._seeds:
-            _seed_globals(recipe.seed, epoch, record)
+            _seed_globals(recipe.seed, epoch, record, source)
         sample: dict[str, Any] = {}
         for field, decode in recipe.decoders:
             try:
@@ -320,8 +327,12 @@ class Worker:
             return sample
 
         sample["__key__"] = str(record) if key is None else key
+        if len(recipe.formats) > 1:
+            sample["__source__"] = source
         if self._wants_rng:
-            result = recipe.transform(sample, rng=np.random.default_rng((_USER, recipe.seed, epoch, record)))
+            result = recipe.transform(
+                sample, rng=np.random.default_rng((_USER, recipe.seed, epoch, record, source))
+            )
         else:
             result = recipe.transform(sample)
         self._transform_seconds += time.perf_counter() - decoded
@@ -411,14 +422,15 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _seed_globals(seed: int, epoch: int, record: int) -> None:
+def _seed_globals(seed: int, epoch: int, record: int, source: int) -> None:
     """Set the global generators for one record."""
-    words = np.random.SeedSequence((_DECODER, seed, epoch, record)).generate_state(4)
+    words = np.random.SeedSequence((_GLOBALS, seed, epoch, record, source)).generate_state(4)
     random.seed(int(words[0]) << 32 | int(words[1]))
     np.random.seed(words[2])  # the old global generator: user code that draws from it is what this is for
     torch = sys.modules.get("torch")
     if torch is not None:
-        torch.manual_seed(int(words[3]))
+        # not torch.manual_seed: it sets every device's generator, at half a millisecond a record
+        torch.default_generator.manual_seed(int(words[3]))
 
 
 def _describe(

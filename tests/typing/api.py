@@ -75,5 +75,19 @@ def train_plainly(dataset: aioload.Dataset) -> int:
     return samples
 
 
+def resume(dataset: aioload.Dataset, state: dict[str, Any]) -> dict[str, Any]:
+    loader = aioload.Loader(
+        dataset, batch_size=32, shuffle="full", lanes=12, block_bytes=4096, pad=False, rank=0, world_size=2
+    )
+    loader.load_state_dict(state, adopt=True)
+    loader.set_epoch(loader.epoch)
+    batches = loader.sync()
+    batches.load_state_dict(batches.state_dict())
+    assert_type(
+        (loader.remaining, loader.padded, batches.remaining, batches.padded), tuple[int, int, int, int]
+    )
+    return loader.state_dict()
+
+
 def catch(error: aioload.AioloadError) -> tuple[str | None, int | None, str | None, int | None]:
     return error.shard, error.record, error.key, error.offset

@@ -1,0 +1,124 @@
+"""House: the parts that all passes share, in the engine's loop: arena, storages, workers."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import anyio
+import cloudpickle
+
+from .._workers.arena import Arena, ArenaHandle
+from .._workers.pool import WorkerPool
+from ..storage.threads import DaemonExecutor
+from .deliver import Output
+from .fetch import Reader
+from .memory import Memory
+from .sizes import Sizes
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+
+    from .._workers.pool import Order
+    from .._workers.task import Recipe
+    from ..stats import Counters
+    from ..storage import Storage
+
+__all__ = ["House", "Settings"]
+
+_READS_IN_FLIGHT = 4
+_MAX_READ_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What an engine runs with."""
+
+    open_storages: Callable[[], list[Storage]]  # one for each set
+    shards: Sequence[str]  # names, relative to the storage of their set
+    sources: Sequence[int]  # the set of each shard
+    labels: Sequence[str]  # what errors call each shard
+    record_bytes: float  # mean size of a record
+    recipe: Recipe
+    num_workers: int
+    prefetch: int | None  # batches; None adapts
+    memory_limit: int
+    window_bytes: int  # of it, for pieces that are read whole
+    output: Output
+    on_kept: Callable[[], None]  # warns that batches kept by the user fill the memory
+
+
+class House:
+    """What lives as long as the engine: arena, storages, pool.
+
+    Args:
+        settings: what to run with.
+        counters: told of everything.
+        memory: the arena's.
+        storages: one for each set.
+    """
+
+    def __init__(
+        self, settings: Settings, counters: Counters, memory: Memory, storages: list[Storage]
+    ) -> None:
+        self.settings = settings
+        self.counters = counters
+        self.memory = memory
+        self.labels = settings.labels
+        self.sizes = Sizes(settings.num_workers, settings.record_bytes, memory.limit // 16)
+        limiter = anyio.CapacityLimiter(_READS_IN_FLIGHT)
+        self.reader = Reader(storages, settings.shards, settings.sources, limiter, _MAX_READ_BYTES, counters)
+        self.pool: WorkerPool | None = None
+        self._active: dict[Order, Callable[[], bool]] = {}
+
+    @classmethod
+    async def open(
+        cls, settings: Settings, counters: Counters, stack: contextlib.AsyncExitStack, group: TaskGroup
+    ) -> House:
+        """Open all parts; the stack closes them in reverse."""
+        arena = stack.enter_context(Arena(settings.memory_limit))
+        counters.set(
+            memory_limit=settings.memory_limit,
+            num_workers=settings.num_workers,
+            window_bytes=settings.window_bytes,
+        )
+        storages = settings.open_storages()
+        for storage in storages:
+            aclose = getattr(storage, "aclose", None)
+            if aclose is not None:
+                stack.push_async_callback(aclose)
+        memory = Memory(arena, settings.on_kept, settings.window_bytes)
+        house = cls(settings, counters, memory, storages)
+        if settings.num_workers:
+            # three threads a worker: one may still wait for its start, and ending takes two
+            threads = DaemonExecutor(3 * settings.num_workers, name="aioload-start")
+            stack.callback(threads.shutdown, wait=False)
+            recipe = cloudpickle.dumps(settings.recipe)
+            house.pool = WorkerPool(settings.num_workers, ArenaHandle(arena), recipe, threads)
+            stack.push_async_callback(house.pool.aclose)
+            group.start_soon(house.pool.start)
+        return house
+
+    def enter(self, order: Order, is_due: Callable[[], bool]) -> None:
+        """Note that a run is under way.
+
+        Args:
+            order: its urgency.
+            is_due: tells whether the user has taken all that comes before it.
+        """
+        self._active[order] = is_due
+        self.move_head()
+
+    def leave(self, order: Order) -> None:
+        """Note that a run is done."""
+        del self._active[order]
+        self.move_head()
+        self.counters.set(memory_peak=self.memory.peak)
+
+    def move_head(self) -> None:
+        """Tell the memory what the user needs next: the first run under way, if all before it was taken."""
+        if self._active:
+            number, first = min(self._active)
+            self.memory.move_head((number, first if self._active[number, first]() else first - 1))

@@ -1,0 +1,243 @@
+"""Passes: one epoch's batches on their way, from plan to hand-over.
+
+A pass is one task group. Its producer admits runs in the order of need: each waits until it is not too far
+ahead of the user, then for its memory, then walks by itself. The walk is the library's only catch-all:
+whatever goes wrong takes the place of the steps it concerns, so earlier batches come out first and the error
+comes bare, at its own step.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+import anyio
+import numpy as np
+
+from .._workers.layout import align
+from ..errors import AioloadError
+from .decode import Decoder
+from .deliver import Delivery, Made, deliver
+from .fetch import Fetcher
+from .plan import merge, plan_run
+from .window import Window
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+
+    from .._workers.pool import Runner
+    from .house import House
+    from .memory import Lease
+    from .plan import Plan, Read, Run
+    from .reorder import Handover
+    from .window import Chunk
+
+__all__ = ["Item", "Pass", "as_ours"]
+
+_log = logging.getLogger("aioload.engine")
+
+_MAX_GAP_BYTES = 4 << 10  # on a local disk, reading a page in vain costs less than another read
+_MAX_READ_BYTES = 4 << 20  # a thread hop costs nothing that can be measured at this size
+
+Item = Delivery | AioloadError
+"""What a step of a pass turns out to be."""
+
+
+class Pass:
+    """One pass over the data.
+
+    Args:
+        house: the parts that all passes share.
+        number: of the pass; earlier ones are more urgent.
+        plan: what to bring.
+        handover: where to.
+        runner: who decodes.
+        before: the pass whose steps the user takes first, if this one runs ahead.
+    """
+
+    def __init__(
+        self,
+        house: House,
+        number: int,
+        plan: Plan,
+        handover: Handover[Item],
+        runner: Runner,
+        before: Handover[Item] | None = None,
+    ) -> None:
+        self.plan = plan
+        self.handover = handover
+        self.produced = False
+        self._house = house
+        self._number = number
+        self._before = before
+        self._scope = anyio.CancelScope()
+        self._room = anyio.Event()
+        self._decoder = Decoder(
+            runner,
+            house.memory,
+            house.sizes,
+            house.labels,
+            stacks=house.settings.recipe.collate is None,
+            counters=house.counters,
+        )
+
+    def cancel(self) -> None:
+        """End the pass; what it leased goes back when nobody writes to it any more."""
+        self._scope.cancel()
+
+    def come_first(self) -> None:
+        """Note that the user takes no more steps of the pass before."""
+        self._before = None
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Note that the user has taken a step, so that there may be room for the next run."""
+        self._room.set()
+
+    async def run(self, on_produced: Callable[[Pass], None]) -> None:
+        """Bring all steps.
+
+        Args:
+            on_produced: called when the last run has been admitted, so that the next epoch's may follow.
+        """
+        with self._scope:
+            try:
+                async with anyio.create_task_group() as group:
+                    window = Window(self._house.memory, self._house.reader.read_into, group)
+                    try:
+                        await self._produce(window, group)
+                    finally:
+                        window.close()
+                    self.produced = True
+                    on_produced(self)
+            except Exception as error:
+                _log.debug("a pass failed", exc_info=True)
+                self.handover.close(as_ours(error))
+
+    async def _produce(self, window: Window, group: TaskGroup) -> None:
+        """Admit runs, one after the other, until all steps are under way or one cannot be."""
+        step, number = self.handover.due, 0
+        while step < self.handover.stop:
+            stop = min(step + self._steps_per_run(), self.handover.stop)
+            await self._until_near(stop)
+            run = plan_run(self.plan, step, stop, order=(self._number, number))
+            self._house.enter(run.order, partial(self._is_due, step))
+            chunks: list[Chunk] = []
+            try:
+                chunks, rows = window.admit(run)
+                reads, raw_bytes = merge(
+                    run, rows, max_gap_bytes=_MAX_GAP_BYTES, max_read_bytes=_MAX_READ_BYTES
+                )
+                raw = await self._house.memory.lease(align(raw_bytes) + run.table.nbytes, run.order)
+            except BaseException as error:
+                for chunk in chunks:
+                    chunk.lease.release()
+                self._house.leave(run.order)
+                if not isinstance(error, AioloadError):
+                    raise
+                self.handover.put(step, error)
+                return
+            run.table["start"][rows] += np.uint64(raw.span.start)
+            run.table["stop"][rows] += np.uint64(raw.span.start)
+            self._house.counters.add(record_bytes=int(run.sizes.sum()))
+            group.start_soon(self._walk, run, raw, raw.span.start + align(raw_bytes), reads, chunks)
+            step, number = stop, number + 1
+
+    async def _walk(
+        self, run: Run, raw: Lease, table: int, reads: tuple[Read, ...], chunks: list[Chunk]
+    ) -> None:
+        """Take a run through the pipeline."""
+        missing = set(run.steps)
+
+        def put(step: int, result: Made | AioloadError) -> None:
+            missing.discard(step)
+            item = self._deliver(result)
+            if isinstance(item, AioloadError):
+                item.step, item.facts = step, {**item.facts, "step": step}
+            self.handover.put(step, item)
+
+        try:
+            memory = self._house.memory
+            failures = await Fetcher(run, self._house.reader, memory).fetch(reads, raw, chunks)
+            for step, rows in _rows_of_steps(run):
+                failed = [failures[row] for row in rows if row in failures]
+                if failed:
+                    put(step, failed[0])
+            memory.arena.array[table : table + run.table.nbytes] = run.table.view(np.uint8)
+            if missing:
+                leases = [raw, *(chunk.lease for chunk in chunks)]
+                await self._decoder.make(run, leases, table, sorted(missing), put)
+        except Exception as error:
+            failure = as_ours(error)
+            for step in sorted(missing):
+                put(step, failure)
+        finally:
+            raw.release()
+            for chunk in chunks:
+                chunk.lease.release()
+            self._house.leave(run.order)
+
+    def _deliver(self, result: Made | AioloadError) -> Item:
+        if isinstance(result, AioloadError):
+            return result
+        try:
+            return deliver(result, self._house.memory, self._house.settings.output, self._count_copy)
+        except Exception as error:
+            return as_ours(error)
+
+    def _count_copy(self) -> None:
+        self._house.counters.add(copies=1)
+
+    def _steps_per_run(self) -> int:
+        steps = self._house.sizes.steps_per_run(self.plan.part.batch_size)
+        prefetch = self._house.settings.prefetch
+        return steps if prefetch is None else max(1, min(steps, prefetch // 2))
+
+    async def _until_near(self, stop_step: int) -> None:
+        """Wait until the user has come so far that the next run is not too early."""
+        while self._ahead(stop_step) > self._depth():
+            self._room = anyio.Event()
+            if self._ahead(stop_step) > self._depth():
+                await self._room.wait()
+
+    def _ahead(self, stop_step: int) -> int:
+        """Return how many steps lie between the user and a step."""
+        return self._steps_before() + stop_step - self.handover.due
+
+    def _is_due(self, step: int) -> bool:
+        """Tell whether the user has taken all that comes before a step."""
+        return not self._steps_before() and self.handover.due >= step
+
+    def _steps_before(self) -> int:
+        """Return how many steps of the pass before have not been taken."""
+        return 0 if self._before is None else self._before.stop - self._before.due
+
+    def _depth(self) -> int:
+        """Return how many steps may lie between."""
+        if self._house.settings.prefetch is not None:
+            return self._house.settings.prefetch
+        workers = max(self._house.settings.num_workers, 1)
+        return max(2, 2 * workers, 2 * (workers + 1) * self._steps_per_run())
+
+
+def _rows_of_steps(run: Run) -> Iterator[tuple[int, range]]:
+    """Yield each step of a run with the rows of the table that it has."""
+    first = 0
+    for step, rows in zip(run.steps, run.rows, strict=True):
+        yield step, range(first, first + rows)
+        first += rows
+
+
+def as_ours(error: BaseException) -> AioloadError:
+    """Return the error that the user meets for one that came up in here."""
+    while isinstance(error, BaseExceptionGroup):  # of a task group inside; the first reason is the reason
+        error = error.exceptions[0]
+    if isinstance(error, AioloadError):
+        return error
+    ours = AioloadError(
+        f"aioload failed inside: {error!r}; this is a bug, please report it", cause=repr(error)
+    )
+    ours.__cause__ = error
+    return ours

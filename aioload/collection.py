@@ -1,0 +1,120 @@
+"""Collection: what a loader runs over, be it a packed set or one that is made of others."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from .errors import ConfigError
+from .order import Shuffle
+
+if TYPE_CHECKING:
+    from .shard.format import NativeFormat
+    from .shard.index import Index
+    from .storage import Storage
+    from .table import Table
+
+__all__ = ["Collection", "Source"]
+
+
+class Source(Protocol):
+    """One packed set, as a loader needs it."""
+
+    source: str
+
+    @property
+    def format(self) -> NativeFormat:
+        """How a record is cut into fields."""
+
+    @property
+    def index(self) -> Index:
+        """Where each record lies."""
+
+    def open_storage(self) -> Storage:
+        """Return a storage of the files; whoever opens it closes it."""
+
+    def __getitem__(self, record: int) -> dict[str, Any]:
+        """Read and decode one record."""
+
+
+class Collection(ABC):
+    """What a loader runs over."""
+
+    source: str
+    """Where the records lie, for messages."""
+
+    @property
+    @abstractmethod
+    def table(self) -> Table:
+        """The records, as a loader sees them."""
+
+    @property
+    @abstractmethod
+    def sources(self) -> tuple[Source, ...]:
+        """The packed sets whose records these are; `sample["__source__"]` counts them."""
+
+    @property
+    @abstractmethod
+    def fields(self) -> dict[str, str]:
+        """Names and kinds of the fields."""
+
+    @property
+    @abstractmethod
+    def metadata(self) -> Any:
+        """What the writer was told to keep, such as names of classes."""
+
+    def __len__(self) -> int:
+        """Return the number of samples of an epoch."""
+        return len(self.table)
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        """Read and decode one sample of an epoch that is not shuffled, for looking at data.
+
+        Args:
+            number: of the sample; negative ones count from the end.
+
+        Returns:
+            A value for each field, `"__key__"`, and `"__source__"` if there are several sets.
+
+        Raises:
+            IndexError: there is no such sample.
+            ShardError: its bytes are damaged.
+            SampleError: a value cannot be decoded.
+        """
+        position = number + len(self) if number < 0 else number
+        if not 0 <= position < len(self):
+            raise IndexError(f"samples are 0 to {len(self) - 1}, asked for {number}")
+        record = self.table.order(Shuffle(), 0).records(np.array([position], np.int64))
+        place = self.table.places(record)
+        source = int(place.source[0])
+        sample = self.sources[source][int(place.record[0])]
+        return sample if len(self.sources) == 1 else {**sample, "__source__": source}
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.source}>"
+
+    def table_at(self, table: Table, epoch: int) -> Table:
+        """Return the table of an epoch that begins, after one that ran with `table`."""
+        return table
+
+    def saved(self, table: Table) -> dict[str, Any] | None:
+        """Return what a state must know of a table beside the content, as plain JSON."""
+        return None
+
+    def table_of(self, saved: Mapping[str, Any] | None) -> Table:
+        """Return the table of a state.
+
+        Raises:
+            ConfigError: it is not one of this collection's.
+        """
+        if saved is not None:
+            raise ConfigError(
+                f"the state is that of a mix, and {self.source} is none; load it where it was made"
+            )
+        return self.table
+
+    def resume(self, saved: Mapping[str, Any] | None) -> None:  # noqa: B027 - most have nothing to take up
+        """Take up what a state knows beside the table."""

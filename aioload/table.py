@@ -1,0 +1,241 @@
+"""Table: the records that a loader runs over, wherever they lie; pure.
+
+A packed set is one table. A selection, several sets end to end, or a mix of sets are tables too, so that
+order, ranks and resuming are written once. A record is named by its number in the table; where it lies, and
+by which name its randomness goes, only the table knows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .order import BlockOrder, Blocks, FullOrder, Order, SequentialOrder, Shuffle
+
+if TYPE_CHECKING:
+    from .shard.index import Index
+
+__all__ = [
+    "IndexTable",
+    "Place",
+    "RecordTable",
+    "Spans",
+    "Table",
+    "name_content",
+    "plain_order",
+]
+
+Records = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Place:
+    """Where records lie and what they are called, one entry for each."""
+
+    source: Records
+    """Number of the set."""
+    shard: Records
+    """Number of the shard, counted over all sets."""
+    start: Records
+    """First byte in the shard's file."""
+    stop: Records
+    """Byte after the last."""
+    sums: NDArray[np.uint32] | None
+    """CRC-32C of each."""
+    record: Records
+    """Number in its set."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Spans:
+    """Where ranges of neighbouring records lie, one entry for each range."""
+
+    shard: Records
+    """Number of the shard."""
+    start: Records
+    """First byte in the shard's file."""
+    stop: Records
+    """Byte after the last."""
+    record_bytes: Records
+    """Bytes of the records alone: less than the span where others lie between them."""
+
+
+class Table(Protocol):
+    """What a loader needs to know of its records."""
+
+    @property
+    def shards(self) -> tuple[str, ...]:
+        """Names of all shards, those of each set relative to it."""
+
+    @property
+    def shard_sources(self) -> tuple[int, ...]:
+        """[shards] the set each shard belongs to."""
+
+    @property
+    def data_bytes(self) -> int:
+        """Bytes of all records."""
+
+    @property
+    def lines(self) -> tuple[int, ...]:
+        """Records on each line that lanes are cut out of: one line, or one for each source of a mix."""
+
+    def __len__(self) -> int:
+        """Return the number of records of an epoch."""
+
+    def places(self, records: Records) -> Place:
+        """Return where these records lie."""
+
+    def spans(self, first: Records, stop: Records) -> Spans:
+        """Return where the records `first` to `stop` lie; each range must be within one block."""
+
+    def order(self, shuffle: Shuffle, epoch: int) -> Order:
+        """Return the order of an epoch."""
+
+    def fingerprint(self) -> str:
+        """Return a name for the content, the same wherever it lies."""
+
+
+class RecordTable(ABC):
+    """A table whose records are there once each, on one line; of such tables others are made."""
+
+    def __init__(self) -> None:
+        self._cut: tuple[int, Blocks] | None = None
+
+    @property
+    @abstractmethod
+    def shards(self) -> tuple[str, ...]:
+        """Names of all shards, those of each set relative to it."""
+
+    @property
+    @abstractmethod
+    def shard_sources(self) -> tuple[int, ...]:
+        """[shards] the set each shard belongs to."""
+
+    @property
+    @abstractmethod
+    def sets(self) -> int:
+        """Number of packed sets."""
+
+    @property
+    def data_bytes(self) -> int:
+        """Bytes of all records."""
+        return int(self.bytes_before(np.array([len(self)], np.int64))[0])
+
+    @property
+    def lines(self) -> tuple[int, ...]:
+        """All records are on one line."""
+        return (len(self),)
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of records."""
+
+    @abstractmethod
+    def places(self, records: Records) -> Place:
+        """Return where these records lie."""
+
+    @abstractmethod
+    def spans(self, first: Records, stop: Records) -> Spans:
+        """Return where the records `first` to `stop` lie; each range must be within one block."""
+
+    @abstractmethod
+    def bytes_before(self, records: Records) -> Records:
+        """Return the bytes of all records before each of these; the number of records may be among them."""
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Return a name for the content, the same wherever it lies."""
+
+    def order(self, shuffle: Shuffle, epoch: int) -> Order:
+        """Return the order of an epoch."""
+        return plain_order(len(self), shuffle, epoch, self.blocks)
+
+    def blocks(self, block_bytes: int) -> Blocks:
+        """Return the blocks of neighbouring records; epochs share them."""
+        if self._cut is None or self._cut[0] != block_bytes:
+            self._cut = block_bytes, self._cut_blocks(block_bytes)
+        return self._cut[1]
+
+    @abstractmethod
+    def _cut_blocks(self, block_bytes: int) -> Blocks: ...
+
+
+class IndexTable(RecordTable):
+    """The records of one packed set.
+
+    Args:
+        index: of the set.
+    """
+
+    def __init__(self, index: Index) -> None:
+        super().__init__()
+        self.index = index
+
+    @property
+    def shards(self) -> tuple[str, ...]:
+        """Names of the shards."""
+        return self.index.shards
+
+    @property
+    def shard_sources(self) -> tuple[int, ...]:
+        """All belong to set 0."""
+        return (0,) * len(self.index.shards)
+
+    @property
+    def sets(self) -> int:
+        """One."""
+        return 1
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def places(self, records: Records) -> Place:
+        """Return where these records lie."""
+        found = self.index.locate(records)
+        start, stop = found.start.astype(np.int64), found.stop.astype(np.int64)
+        return Place(np.zeros_like(records), found.shard, start, stop, found.sums, records)
+
+    def spans(self, first: Records, stop: Records) -> Spans:
+        """Return where ranges of records lie; neighbours have nothing between them."""
+        head, last = self.index.locate(first), self.index.locate(stop - 1)
+        start, end = head.start.astype(np.int64), last.stop.astype(np.int64)
+        return Spans(head.shard, start, end, end - start)
+
+    def bytes_before(self, records: Records) -> Records:
+        """Return the bytes of all records before each of these."""
+        return self.index.positions[records].astype(np.int64)
+
+    def fingerprint(self) -> str:
+        """Return the index's."""
+        return self.index.fingerprint()
+
+    def _cut_blocks(self, block_bytes: int) -> Blocks:
+        """Cut each shard."""
+        return Blocks.cut(self.index.positions, self.index.shard_records, block_bytes)
+
+
+def plain_order(size: int, shuffle: Shuffle, epoch: int, blocks: Callable[[int], Blocks]) -> Order:
+    """Return the order of an epoch over records that are numbered from 0.
+
+    Args:
+        size: number of records.
+        shuffle: how they are ordered.
+        epoch: which.
+        blocks: cuts them into blocks of so many bytes.
+    """
+    if shuffle.mode == "none":
+        return SequentialOrder(size)
+    if shuffle.mode == "full":
+        return FullOrder(size, shuffle.seed, epoch)
+    return BlockOrder(blocks(shuffle.block_bytes), seed=shuffle.seed, epoch=epoch, lanes=shuffle.lanes)
+
+
+def name_content(*facts: Any) -> str:
+    """Return a fingerprint made of such facts, numbers and texts."""
+    return hashlib.blake2b(repr(facts).encode(), digest_size=16).hexdigest()

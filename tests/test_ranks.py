@@ -1,0 +1,142 @@
+"""The rank is what was told, or torch.distributed says, or the environment; what does not fit is an error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from batches import counted, take_sync
+
+from aioload import ConfigError, Loader
+from aioload.ranks import find_rank
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Begin without torchrun's variables."""
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+
+
+@pytest.fixture
+def one_process_group(tmp_path: Path) -> Iterator[None]:
+    """torch.distributed with gloo, one process."""
+    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def test_alone_by_default() -> None:
+    """Nothing said anywhere: rank 0 of 1."""
+    assert find_rank(None, None) == (0, 1)
+
+
+def test_what_is_given_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arguments come before the environment; numpy's whole numbers will do."""
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+
+    assert find_rank(2, 8) == (2, 8)
+    assert find_rank(np.int64(2), np.int32(8)) == (2, 8)
+
+
+def test_the_environment_counts_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchrun's RANK and WORLD_SIZE are taken."""
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", " 4 ")
+
+    assert find_rank(None, None) == (3, 4)
+
+
+def test_torch_distributed_comes_before_the_environment(
+    monkeypatch: pytest.MonkeyPatch, one_process_group: None
+) -> None:
+    """Once initialised, torch.distributed says who is who."""
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+
+    assert find_rank(None, None) == (0, 1)
+
+
+def test_torch_distributed_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A torch built without it is no obstacle."""
+    monkeypatch.setattr(torch.distributed, "is_available", lambda: False)
+
+    assert find_rank(None, None) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("rank", "world_size", "told"),
+    [
+        (1, None, "both or not at all"),
+        (None, 2, "both or not at all"),
+        (2, 2, "rank 2 of world size 2"),
+        (-1, 2, "rank -1"),
+        (0, 0, "world size 0"),
+        (0.0, 1, "rank 0.0"),
+        (True, 2, "rank True"),
+        ("0", 1, "rank '0'"),
+    ],
+)
+def test_arguments_that_do_not_fit(rank: Any, world_size: Any, told: str) -> None:
+    """Only one of the two, or a rank outside the world, is a ConfigError that says so."""
+    with pytest.raises(ConfigError, match=told):
+        find_rank(rank, world_size)
+
+
+@pytest.mark.parametrize(
+    ("variables", "told"),
+    [
+        ({"RANK": "1"}, "RANK='1' and WORLD_SIZE=None"),
+        ({"WORLD_SIZE": "2"}, "RANK=None"),
+        ({"RANK": "", "WORLD_SIZE": "2"}, "RANK=''"),
+        ({"RANK": "-1", "WORLD_SIZE": "2"}, "RANK='-1'"),
+        ({"RANK": "2", "WORLD_SIZE": "2"}, "rank 2 of world size 2"),
+    ],
+)
+def test_an_environment_that_does_not_fit(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], told: str
+) -> None:
+    """Half an environment, or one that contradicts itself, is a ConfigError."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+    with pytest.raises(ConfigError, match=told):
+        find_rank(None, None)
+
+
+def test_a_loader_knows_its_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loader shows what it found, and refuses before anything starts."""
+    path = counted(tmp_path / "set", 10)
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+
+    loader = Loader(path, batch_size=2, num_workers=0)
+    with pytest.raises(ConfigError, match="both or not at all"):
+        Loader(path, batch_size=2, rank=0)
+
+    assert (loader.rank, loader.world_size, len(loader)) == (1, 2, 3)
+
+
+@pytest.mark.parametrize("shuffle", [False, True, "full"])
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 8])
+def test_ranks_share_a_set(tmp_path: Path, world_size: int, shuffle: Any) -> None:
+    """Over all ranks each record comes once, beside the rows that `padded` counts; all have `len` batches."""
+    path = counted(tmp_path / "set", 61)
+    options = {"batch_size": 4, "num_workers": 0, "shuffle": shuffle, "world_size": world_size}
+    loaders = [Loader(path, rank=rank, **options) for rank in range(world_size)]
+    lengths = [len(loader) for loader in loaders]
+    padded = [loader.padded for loader in loaders]
+
+    found = [take_sync(loader) for loader in loaders]
+
+    rows = [[n for batch in one for n in batch["n"].tolist()] for one in found]
+    own = [one[: len(one) - pad] for one, pad in zip(rows, padded, strict=True)]
+    assert [len(one) for one in found] == lengths == [-(-61 // (4 * world_size))] * world_size
+    assert sorted(n for one in own for n in one) == list(range(61))
+    assert sum(padded) == -61 % world_size
