@@ -27,11 +27,14 @@ __all__ = [
     "RecordTable",
     "Spans",
     "Table",
+    "largest_batch",
     "name_content",
     "plain_order",
 ]
 
 Records = NDArray[np.int64]
+
+_AT_A_TIME = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -239,3 +242,13 @@ def plain_order(size: int, shuffle: Shuffle, epoch: int, blocks: Callable[[int],
 def name_content(*facts: Any) -> str:
     """Return a fingerprint made of such facts, numbers and texts."""
     return hashlib.blake2b(repr(facts).encode(), digest_size=16).hexdigest()
+
+
+def largest_batch(table: Table, rows: int) -> int:
+    """Return the bytes of the `rows` largest records: no batch has more. Looks at all records, some at a time."""
+    largest = np.zeros(0, np.int64)
+    for first in range(0, len(table), _AT_A_TIME):
+        places = table.places(np.arange(first, min(first + _AT_A_TIME, len(table)), dtype=np.int64))
+        sizes = np.concatenate([largest, places.stop - places.start])
+        largest = np.sort(sizes)[-rows:]
+    return int(largest.sum())

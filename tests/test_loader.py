@@ -454,7 +454,6 @@ def test_a_limit_that_is_too_small_names_a_larger_one(
     assert [blob for batch in found for blob in batch["blob"]] == blobs
 
 
-@pytest.mark.xfail(strict=True, reason="the error knows what a batch has asked for, not what it will need")
 def test_a_limit_that_is_too_small_names_one_that_works(mixed: tuple[Path, list[bytes]]) -> None:
     """The very first limit that is named does work."""
     refused, _ = _follow(mixed[0], batch_size=5, num_workers=2)

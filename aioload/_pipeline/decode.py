@@ -280,6 +280,7 @@ class _Walk:
             job = Decode(part.table, (part.segment(lease.span),), learn=self._learning)
             outcome = (await self._do(job, [lease])).outcomes[0]
             if outcome.need:
+                self._sizes.outcome(part.rows, outcome.need, part.raw_bytes)
                 self._counters.add(jobs_again=1)
             else:
                 self._note(part, outcome, lease)
@@ -303,7 +304,7 @@ class _Walk:
     def _note(self, part: _Part, outcome: Outcome, lease: Lease) -> None:
         """Learn from a packed outcome, and take back the room it did not need."""
         if outcome.failure is None:
-            self._sizes.outcome(part.rows, outcome.used)
+            self._sizes.outcome(part.rows, outcome.used, part.raw_bytes)
             self._memory.trim(lease, outcome.used)
         if outcome.layout is not None:
             self._sizes.learn(outcome.layout)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .._workers.pool import Order
     from .._workers.space import Span
 
-__all__ = ["Lease", "Memory"]
+__all__ = ["Lease", "Memory", "enough_for"]
 
 _PAGE = 4096
 _SHARED_FOR_KEPT = 0.5  # share of the shared zone that the user may keep before copies are made
@@ -267,11 +267,10 @@ class Memory:
         return waiter.order <= self._head and all(order >= waiter.order for order in self._private)
 
     def _too_small(self, size: int, order: Order) -> ConfigError:
-        needs = self._needs.get(order, 0) + size
-        enough = -(-needs * self.limit // self._most) + (1 << 20)
+        enough = enough_for(self._needs.get(order, 0) + size)
         return ConfigError(
             f"memory_limit of {self.limit} bytes cannot hold what one batch needs on its way; "
-            f"the smallest limit that works here is about {enough} bytes",
+            f"it takes at least {enough} bytes",
             needed=enough,
         )
 
@@ -280,6 +279,11 @@ class Memory:
         if waiter.got.done() and not waiter.got.cancelled() and waiter.got.exception() is None:
             waiter.got.result().release()
         self._serve()
+
+
+def enough_for(needs: int) -> int:
+    """Return a limit under which a run may need so many bytes: a quarter of it is the run's, whatever the window."""
+    return 4 * needs + (1 << 20)
 
 
 def _subtract(sizes: dict[Order, int], order: Order, size: int) -> None:

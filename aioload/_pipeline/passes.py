@@ -17,10 +17,13 @@ import anyio
 import numpy as np
 
 from .._workers.layout import align
-from ..errors import AioloadError
+from .._workers.task import TABLE
+from ..errors import AioloadError, ConfigError
+from ..table import largest_batch
 from .decode import Decoder
 from .deliver import Delivery, Made, deliver
 from .fetch import Fetcher
+from .memory import enough_for
 from .plan import merge, plan_run
 from .window import Window
 
@@ -137,7 +140,7 @@ class Pass:
                 self._house.leave(run.order)
                 if not isinstance(error, AioloadError):
                     raise
-                self.handover.put(step, error)
+                self.handover.put(step, self._told(error, step))
                 return
             run.table["start"][rows] += np.uint64(raw.span.start)
             run.table["stop"][rows] += np.uint64(raw.span.start)
@@ -154,14 +157,12 @@ class Pass:
         def put(step: int, result: Made | AioloadError) -> None:
             missing.discard(step)
             item = self._deliver(result)
-            if isinstance(item, AioloadError):
-                item.step, item.facts = step, {**item.facts, "step": step}
-            self.handover.put(step, item)
+            self.handover.put(step, self._told(item, step) if isinstance(item, AioloadError) else item)
 
         try:
             memory = self._house.memory
             failures = await Fetcher(run, self._house.reader, memory).fetch(reads, raw, chunks)
-            for step, rows in _rows_of_steps(run):
+            for step, rows in _rows_of_steps(run) if failures else ():
                 failed = [failures[row] for row in rows if row in failures]
                 if failed:
                     put(step, failed[0])
@@ -186,6 +187,20 @@ class Pass:
             return deliver(result, self._house.memory, self._house.settings.output, self._count_copy)
         except Exception as error:
             return as_ours(error)
+
+    def _told(self, error: AioloadError, step: int) -> AioloadError:
+        """Return an error as it is put at a step; one about memory names a limit that is enough for every batch."""
+        if isinstance(error, ConfigError) and "needed" in error.facts:
+            largest = largest_batch(self.plan.table, self.plan.part.batch_size)
+            enough = enough_for(self._house.sizes.needs(largest) + 4 * self.plan.part.batch_size * TABLE.itemsize)
+            enough = max(enough, error.facts["needed"])
+            error = ConfigError(
+                f"memory_limit of {self._house.memory.limit} bytes cannot hold what a batch needs on its way: up to "
+                f"{largest} bytes of records, the samples made of them and the batch; {enough} bytes are enough",
+                needed=enough,
+            )
+        error.step, error.facts = step, {**error.facts, "step": step}
+        return error
 
     def _count_copy(self) -> None:
         self._house.counters.add(copies=1)

@@ -35,6 +35,7 @@ class Sizes:
         self._run_bytes = min(_RUN_BYTES, max_run_bytes)
         self._record_seconds: float | None = None
         self._sample_bytes: float | None = None  # largest mean per record in a packed outcome
+        self._growth = 0.0  # largest size of a packed outcome in raw bytes; 0: unknown
         self._text_bytes = 0.0  # likewise, of texts beside rows
         self._misfits = 0
         self._layout: Layout | None = None
@@ -66,8 +67,10 @@ class Sizes:
             before = self._record_seconds
             self._record_seconds = cost if before is None else before + (cost - before) / 4
 
-    def outcome(self, records: int, size: int) -> None:
+    def outcome(self, records: int, size: int, raw_bytes: int) -> None:
         """Note the size of a packed outcome."""
+        if raw_bytes:
+            self._growth = max(self._growth, size / raw_bytes)
         self._sample_bytes = max(self._sample_bytes or 0.0, size / max(records, 1))
 
     def texts(self, records: int, size: int) -> None:
@@ -100,3 +103,8 @@ class Sizes:
         if not self._text_bytes:
             return align(raw_bytes + 16 * records + 1024)
         return align(int(records * self._text_bytes * _MARGIN) + 1024)
+
+    def needs(self, raw_bytes: int) -> int:
+        """Return a guess of all that a batch needs on its way: raw records, their samples, and the batch of them."""
+        grown = raw_bytes * (self._growth or _FIRST_GROWTH) * _MARGIN
+        return align(raw_bytes) + 2 * align(int(grown) + _ROOM) + _ROOM
