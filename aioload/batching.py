@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +21,12 @@ from numpy.typing import NDArray
 from .errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-__all__ = ["Budget", "BudgetPart"]
+    from .shard.index import Index
+    from .table import Table
+
+__all__ = ["Budget", "BudgetPart", "Source", "costs_of"]
 
 _WINDOW = 1 << 14  # positions that are cut together: memory for them is small, and splits are few
 
@@ -52,9 +55,21 @@ class Budget:
             raise ConfigError(f"max_rows must be positive, got {self.max_rows!r}")
 
 
+class Source(Protocol):
+    """What costs are looked up in: a packed set."""
+
+    @property
+    def source(self) -> str:
+        """What messages call it."""
+
+    @property
+    def index(self) -> Index:
+        """Its index, with columns."""
+
+
 @dataclass(frozen=True, slots=True)
 class BudgetPart:
-    """One rank's share of the positions from `start` on, in batches cut by a budget; answers what `Part` answers."""
+    """One rank's share of the positions from `start` on, cut by a budget; answers what `Part` answers."""
 
     size: int
     """Positions of the whole epoch."""
@@ -106,6 +121,11 @@ class BudgetPart:
             positions = np.arange(low, min(low + _WINDOW, size), dtype=np.int64)
             edges.append(low + _cut(np.asarray(costs(positions), np.float64), budget, world_size, low))
         return cls(size, budget, rank, world_size, start, drop_last, pad, np.concatenate(edges))
+
+    @property
+    def shares_pieces(self) -> bool:
+        """Whether most of a piece's records go to other ranks, so that it is not worth reading whole."""
+        return self.world_size > 1
 
     @property
     def batch_size(self) -> int:
@@ -175,7 +195,7 @@ def _longest(costs: NDArray[np.float64], budget: Budget) -> int:
 
 
 def _split(ends: NDArray[np.int64], world_size: int) -> NDArray[np.int64]:
-    """Halve the longest batches until their number is a multiple of `world_size`, if there are rows enough."""
+    """Halve the longest batches until their number is a multiple of `world_size`, if rows allow."""
     rows = int(ends[-1]) if len(ends) else 0
     wanted = -(-len(ends) // world_size) * world_size
     if wanted > rows:
@@ -189,3 +209,21 @@ def _split(ends: NDArray[np.int64], world_size: int) -> NDArray[np.int64]:
         for one in ((begin - middle, begin, middle), (middle - end, middle, end)):
             heapq.heappush(longest, one)
     return np.sort(np.array([end for _, _, end in longest], np.int64))
+
+
+def costs_of(cost: str, table: Table, sources: Sequence[Source], records: NDArray[np.int64]) -> NDArray[Any]:
+    """Return what records cost: their stored bytes, or the values of an index field."""
+    places = table.places(records)
+    if cost == "bytes":
+        return places.stop - places.start
+    found = np.zeros(len(records), np.float64)
+    for number, source in enumerate(sources):
+        columns = source.index.columns
+        if cost not in columns:
+            raise ConfigError(
+                f"a Budget's cost must be 'bytes' or an index field; {source.source} has the index fields "
+                f"{sorted(columns)}, not {cost!r}: pack it with Writer(index_fields=[{cost!r}])"
+            )
+        mine = places.source == number
+        found[mine] = columns[cost][places.record[mine]]
+    return found

@@ -2,35 +2,43 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import math
 import os
-import sys
 import threading
-import time
 import warnings
 import weakref
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 import anyio.lowlevel
-import cloudpickle
 
-from ._pipeline.deliver import Delivery, to_torch
+from ._pipeline.deliver import to_torch
 from ._pipeline.engine import Engine
+from ._pipeline.exits import close_forgotten, end, remember
 from ._pipeline.house import Settings
 from ._pipeline.plan import Plan
 from ._workers.context import warm_up
-from ._workers.task import Recipe, wants_rng
+from ._workers.task import Recipe
+from .batching import Budget, BudgetPart, costs_of
 from .collection import Collection
 from .dataset import Dataset
 from .decode import for_kind
-from .errors import AioloadError, ClosedError, ConfigError
-from .machine import available_memory, local_world_size, parse_bytes, usable_cpus
+from .errors import ClosedError, ConfigError
+from .iterate import BatchIterator, waker
+from .machine import parse_bytes
+from .options import (
+    Collate,
+    Decode,
+    Transform,
+    byte_limit,
+    check_functions,
+    count,
+    decoders,
+    warn_once,
+    workers,
+)
 from .order import Shuffle
 from .part import Part
 from .ranks import find_rank
@@ -40,21 +48,9 @@ from .stats import Counters, LoaderStats
 from .sync import SyncLoader
 
 if TYPE_CHECKING:
-    from ._pipeline.passes import Item
-    from ._pipeline.reorder import Handover
     from .table import Table
 
-__all__ = ["BatchIterator", "Loader"]
-
-_log = logging.getLogger("aioload.loader")
-
-_MAX_AUTO_MEMORY = 2 << 30
-_LIVENESS = 1.0  # seconds between two looks at whether the engine is alive, while waiting
-_NEIGHBOURS = 0.02  # seconds after which `async for` lets other tasks run, also when batches are ready
-
-Transform = Callable[..., Any]
-Collate = Callable[[list[Any]], Any]
-Decode = Mapping[str, "Callable[[memoryview], Any] | Literal['raw']"]
+__all__ = ["Loader"]
 
 
 class Loader:
@@ -66,7 +62,7 @@ class Loader:
 
     Args:
         dataset: a `Dataset` or its path, a selection of one, a `Concat` or a `Mix`.
-        batch_size: samples in a batch, on each rank.
+        batch_size: samples in a batch, on each rank; or a `batching.Budget`, for batches of variable length.
         decode: decoders by field, in place of the default ones; `"raw"` gives the stored bytes.
         transform: `transform(sample)` or, with a parameter of that name, `transform(sample, rng)`: runs in
             the workers on each decoded sample, a dict with a value for each field and `"__key__"`. `rng` is a
@@ -100,7 +96,7 @@ class Loader:
         self,
         dataset: Collection | str | os.PathLike[str],
         *,
-        batch_size: int,
+        batch_size: int | Budget,
         decode: Decode | None = None,
         transform: Transform | None = None,
         collate: Collate | None = None,
@@ -119,10 +115,12 @@ class Loader:
         seed_globals: bool = True,
     ) -> None:
         self.dataset = dataset if isinstance(dataset, Collection) else Dataset(dataset)
-        self.batch_size = _count("batch_size", batch_size, least=1)
+        self._budget = batch_size if isinstance(batch_size, Budget) else None
+        self.batch_size = None if self._budget else count("batch_size", batch_size, least=1)
+        self._cuts: dict[tuple[Any, ...], BudgetPart] = {}
         self.drop_last = drop_last
-        self.num_workers = _workers(num_workers)
-        self.seed = _count("seed", seed, least=0)
+        self.num_workers = workers(num_workers)
+        self.seed = count("seed", seed, least=0)
         self.pad = pad
         self.rank, self.world_size = find_rank(rank, world_size)
         self.epoch = 0
@@ -132,13 +130,13 @@ class Loader:
         self._begun: Table | None = None  # of the iteration that was begun last, or of a state
         self._start_position = 0  # of the next iteration
         self._position = 0  # what was handed out of the present epoch
-        self._latest: Part | None = (
+        self._latest: Part | BudgetPart | None = (
             None  # of the iteration that was begun last, unless another epoch was chosen
         )
         self._warned_short = False
-        self._prefetch = None if prefetch == "auto" else _count("prefetch", prefetch, least=1)
+        self._prefetch = None if prefetch == "auto" else count("prefetch", prefetch, least=1)
         self._memory_limit = memory_limit
-        self._decode = _decoders(decode)
+        self._decode = decoders(decode)
         self._transform = transform
         self._collate = collate
         self._seed_globals = seed_globals
@@ -146,7 +144,7 @@ class Loader:
             raise ConfigError(f'reads must be "auto" or "file", got {reads!r}')
         if memory_limit != "auto":
             parse_bytes(memory_limit, name="memory_limit")
-        self._check_functions()
+        check_functions(transform, collate, self._decode, travel=self.num_workers > 0)
 
         self._counters = Counters()
         self._engine: Engine | None = None
@@ -166,12 +164,12 @@ class Loader:
 
     def __len__(self) -> int:
         """Return the number of batches of a whole epoch on this rank."""
-        return self._part(0).steps
+        return self._part(self.epoch, 0).steps
 
     @property
     def remaining(self) -> int:
         """Batches that the next iteration yields on this rank: fewer than `len` after a state was loaded."""
-        return self._part(self._start_position).steps
+        return self._part(self.epoch, self._start_position).steps
 
     @property
     def padded(self) -> int:
@@ -179,7 +177,7 @@ class Loader:
 
         It speaks of the iteration that was begun last; before any, and after loading a state, of the next.
         """
-        return (self._latest or self._part(self._start_position)).padded
+        return (self._latest or self._part(self.epoch, self._start_position)).padded
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iteration runs.
@@ -187,7 +185,7 @@ class Loader:
         The present epoch keeps a position that was loaded; another drops it, with a warning, and ends an
         iteration that is under way.
         """
-        epoch = _count("epoch", epoch, least=0)
+        epoch = count("epoch", epoch, least=0)
         if epoch == self.epoch:
             return
         if self._start_position:
@@ -246,7 +244,7 @@ class Loader:
         """End all processes and threads of the loader, within 5 s; twice is free."""
         with anyio.CancelScope(shield=True):
             ended = anyio.Event()
-            wake = _waker(ended)
+            wake = waker(ended)
 
             def end() -> None:
                 self.close()
@@ -263,7 +261,7 @@ class Loader:
         if self._finalizer is not None:
             self._finalizer.detach()
         if engine is not None:
-            _end(engine)
+            end(engine)
 
     # looking
 
@@ -277,31 +275,10 @@ class Loader:
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"epoch={self.epoch} workers={self.num_workers}"
-        return f"<Loader {self.dataset.source!r} batch_size={self.batch_size} {state}>"
+        size = self._budget or self.batch_size
+        return f"<Loader {self.dataset.source!r} batch_size={size} {state}>"
 
     # inside
-
-    def _check_functions(self) -> None:
-        """Refuse functions that workers could not get or call, before anything starts."""
-        for name, function in (("transform", self._transform), ("collate", self._collate)):
-            if function is not None and not callable(function):
-                raise ConfigError(f"{name} must be a function or another callable, got {function!r}")
-        if self._transform is not None:
-            wants_rng(self._transform)
-        if not self.num_workers:
-            return
-        functions = {"transform": self._transform, "collate": self._collate}
-        functions |= {f"decode[{field!r}]": decode for field, decode in self._decode.items()}
-        for name, function in functions.items():
-            try:
-                cloudpickle.dumps(function)
-            except Exception as error:
-                raise ConfigError(
-                    f"{name} cannot be sent to the workers ({type(error).__name__}: {error}); make what it "
-                    "holds (a lock, a socket, an open file) inside the function or on first use, or pass "
-                    "num_workers=0",
-                    cause=repr(error),
-                ) from error
 
     @property
     def shuffle(self) -> Shuffle:
@@ -362,9 +339,11 @@ class Loader:
         begins = self._current is None and not self._start_position
         return self.dataset.table_at(self._begun_table, self.epoch) if begins else self._begun_table
 
-    def _part(self, start: int) -> Part:
+    def _part(self, epoch: int, start: int) -> Part | BudgetPart:
         """Return this rank's share of an epoch from a position on."""
         size = len(self._table)
+        if self.batch_size is None:
+            return self._budget_part(epoch, start)
         if self.drop_last and size < self.batch_size * self.world_size and not self._warned_short:
             self._warned_short = True
             warnings.warn(
@@ -384,8 +363,30 @@ class Loader:
             pad=self.pad,
         )
 
+    def _budget_part(self, epoch: int, start: int) -> BudgetPart:
+        """Return this rank's share where batches are cut by cost; the last cuts are kept."""
+        assert self._budget is not None
+        budget, table = self._budget, self._table
+        name = (epoch, start, self.shuffle, id(table))
+        if name not in self._cuts:
+            order = table.order(self.shuffle, epoch)
+            cut = BudgetPart.cut(
+                len(table),
+                budget,
+                lambda positions: costs_of(
+                    budget.cost, table, self.dataset.sources, order.records(positions)
+                ),
+                rank=self.rank,
+                world_size=self.world_size,
+                start=start,
+                drop_last=self.drop_last,
+                pad=self.pad,
+            )
+            self._cuts = dict([*self._cuts.items()][-2:]) | {name: cut}
+        return self._cuts[name]
+
     def _plan(self, epoch: int, start: int) -> Plan:
-        part = self._part(start)
+        part = self._part(epoch, start)
         table = self._table
         return Plan(table, table.order(self.shuffle, epoch), part, epoch, (self.shuffle, part, epoch, table))
 
@@ -418,13 +419,13 @@ class Loader:
                 engine = Engine(settings, self._counters)
                 engine.start()
                 self._engine = engine
-                _open_engines.add(engine)
-                self._finalizer = weakref.finalize(self, _close_forgotten, engine, repr(self))
+                remember(engine)
+                self._finalizer = weakref.finalize(self, close_forgotten, engine, repr(self))
                 self._finalizer.atexit = False  # the exit hook is earlier
             return self._engine
 
     def _settings(self) -> Settings:
-        table, sources, limit = self.dataset.table, self.dataset.sources, self._limit()
+        table, sources, limit = self.dataset.table, self.dataset.sources, byte_limit(self._memory_limit)
         labels = table.shards
         if len(sources) > 1:
             pairs = zip(table.shards, table.shard_sources, strict=True)
@@ -441,7 +442,7 @@ class Loader:
             memory_limit=limit,
             window_bytes=self._window_bytes(limit),
             output=to_torch,
-            on_kept=_warn_once(),
+            on_kept=warn_once(),
         )
 
     def _window_bytes(self, limit: int) -> int:
@@ -456,12 +457,6 @@ class Loader:
         window = min(needed * 5 // 2, limit // 4)
         return window if window >= needed else 0
 
-    def _limit(self) -> int:
-        """Return the bytes that the pipeline may use."""
-        if self._memory_limit != "auto":
-            return parse_bytes(self._memory_limit, name="memory_limit")
-        return min(_MAX_AUTO_MEMORY, available_memory() // 4 // local_world_size())
-
     def batches(self) -> BatchIterator:
         """Begin an epoch; an iteration that has not ended is taken over."""
         self.check_open()
@@ -470,9 +465,7 @@ class Loader:
         plan = self._plan(self.epoch, self._start_position)
         current = self._current
         if current is not None:
-            current.end(
-                "another iteration over this loader has begun; a loader feeds one iterator at a time"
-            )
+            current.end("another iteration over this loader has begun; a loader feeds one iterator at a time")
         engine = self._start()
         self._latest = plan.part
         self._position, self._start_position = plan.part.start, 0
@@ -483,7 +476,7 @@ class Loader:
             self._advance(iterator)
         return iterator
 
-    def _handed_out(self, iterator: BatchIterator, steps: int) -> None:
+    def handed_out(self, iterator: BatchIterator, steps: int) -> None:
         """Note how far an iteration has come; after its last batch the next epoch is due."""
         if self._current is not iterator:
             return
@@ -509,188 +502,3 @@ class Loader:
         """Raise a `ClosedError` if the loader was closed."""
         if self._closed:
             raise ClosedError("the loader was closed; make a new one to go on")
-
-
-class BatchIterator:
-    """The batches of one epoch, for `async for` and for `for`; owns nothing that would need closing."""
-
-    def __init__(self, loader: Loader, engine: Engine, handover: Handover[Item], plan: Plan) -> None:
-        self.plan = plan
-        self._steps = 0
-        self._loader = loader
-        self._engine = engine
-        self._handover = handover
-        self._counters = loader._counters
-        self._over = False
-        self._last_checkpoint = time.monotonic()
-
-    def __iter__(self) -> BatchIterator:
-        return self
-
-    def __aiter__(self) -> BatchIterator:
-        return self
-
-    def __next__(self) -> Any:
-        arrived = self._counters.arrive()
-        while True:
-            try:
-                return self._take(arrived)
-            except anyio.WouldBlock:
-                if not self._run_errand():
-                    self._handover.wait(_LIVENESS)
-                    self._engine.check()
-            except anyio.EndOfStream:
-                raise StopIteration from None
-
-    async def __anext__(self) -> Any:
-        arrived = self._counters.arrive()
-        if time.monotonic() - self._last_checkpoint > _NEIGHBOURS:
-            await anyio.lowlevel.checkpoint()
-            self._last_checkpoint = time.monotonic()
-        while True:
-            try:
-                return self._take(arrived)
-            except anyio.WouldBlock:
-                if not self._run_errand():
-                    await self._wait()
-                    self._engine.check()
-            except anyio.EndOfStream:
-                raise StopAsyncIteration from None
-
-    def end(self, reason: str) -> None:
-        """End the iteration; its next step raises a `ClosedError` with this reason."""
-        self._handover.close(ClosedError(reason))
-
-    def _take(self, arrived: float) -> Any:
-        """Return the next batch if it is ready, or raise its error."""
-        if self._over:
-            raise anyio.EndOfStream
-        try:
-            item = self._handover.take_nowait()
-        except anyio.EndOfStream:
-            self._over = True
-            self._counters.pause()
-            raise
-        if isinstance(item, AioloadError):
-            self._over = True
-            self._counters.pause()
-            self._handover.close()
-            raise item
-        return self._hand_out(item, arrived)
-
-    def _hand_out(self, item: Delivery, arrived: float) -> Any:
-        self._counters.leave(arrived, item.rows, item.size)
-        self._steps += 1
-        self._loader._handed_out(self, self._steps)
-        return item.batch
-
-    def _run_errand(self) -> bool:
-        """Do a piece of the work of a loader without workers; tell whether there was one."""
-        errand = self._handover.errand()
-        if errand is not None:
-            errand()
-        return errand is not None
-
-    async def _wait(self) -> None:
-        """Wait until there is news; a cancelled wait has taken nothing."""
-        news = anyio.Event()
-        wake = _waker(news)
-        self._handover.call_when_ready(wake)
-        try:
-            with anyio.move_on_after(_LIVENESS):
-                await news.wait()
-        finally:
-            self._handover.forget(wake)
-        self._last_checkpoint = time.monotonic()
-
-
-def _waker(event: anyio.Event) -> Callable[[], None]:
-    """Return what sets an event of the running loop, asyncio's or trio's, from any thread."""
-    post: Callable[[Callable[[], None]], object]
-    try:
-        post = asyncio.get_running_loop().call_soon_threadsafe
-    except RuntimeError:
-        trio = sys.modules["trio"]  # the only other loop that anyio runs on
-        post = trio.lowlevel.current_trio_token().run_sync_soon
-
-    def wake() -> None:
-        with suppress(RuntimeError):  # the loop has ended, and whoever waited with it
-            post(event.set)
-
-    return wake
-
-
-def _count(name: str, value: Any, *, least: int) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < least:
-        raise ConfigError(f"{name} must be a whole number of at least {least}, got {value!r}")
-    return int(value.__index__())
-
-
-def _workers(value: Any) -> int:
-    if value == "auto":
-        return max(1, usable_cpus() // local_world_size())
-    return _count("num_workers", value, least=0)
-
-
-def _decoders(decode: Decode | None) -> dict[str, Any]:
-    """Check the decoders that the user gave and give names their objects."""
-    if decode is not None and not isinstance(decode, Mapping):
-        raise ConfigError(f"decode must be a dict of decoders by field, got {decode!r}")
-    decoders: dict[str, Any] = {}
-    for field, decoder in (decode or {}).items():
-        if decoder == "raw":
-            decoders[field] = for_kind("bytes")
-        elif callable(decoder):
-            decoders[field] = decoder
-        else:
-            raise ConfigError(f'decode[{field!r}] must be a decoder or "raw", got {decoder!r}')
-    return decoders
-
-
-def _warn_once() -> Callable[[], None]:
-    """Return what warns, the first time, that kept batches fill the memory."""
-    warned: list[bool] = []
-
-    def warn() -> None:
-        if not warned:
-            warned.append(True)
-            _log.warning(
-                "the program keeps so many batches that they fill a quarter of memory_limit; further ones "
-                "are handed over as private copies, outside the limit. Let batches go, copy what you keep, "
-                "or raise memory_limit"
-            )
-
-    return warn
-
-
-_open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
-
-
-def _close_forgotten(engine: Engine, name: str) -> None:
-    """Close the engine of a loader that was let go without being closed."""
-    if engine not in _open_engines:
-        return  # the interpreter exits, and has closed it
-
-    # in a thread: the last reference may go anywhere, in an event loop too, and nobody expects to wait there
-    threading.Thread(target=_end, args=(engine,), name="aioload-close", daemon=True).start()
-    warnings.warn(  # last, since it may be an error
-        f"{name} was never closed; use `async with`, `with loader.sync()` or close()",
-        ResourceWarning,
-        stacklevel=1,  # it is nobody's line: the loader was collected
-    )
-
-
-def _close_all() -> None:
-    """Close what is open when the interpreter exits."""
-    for engine in list(_open_engines):
-        _end(engine)
-
-
-def _end(engine: Engine) -> None:
-    engine.close()
-    _open_engines.discard(engine)
-
-
-# Before concurrent.futures waits for its threads, which would wait for jobs that run: an ordinary atexit hook
-# is too late. Where this hook of the standard library is missing, an ordinary one must do.
-getattr(threading, "_register_atexit", __import__("atexit").register)(_close_all)

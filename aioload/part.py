@@ -50,6 +50,11 @@ class Part:
             raise ConfigError(f"an epoch of {self.size} records cannot begin at position {self.start}")
 
     @property
+    def shares_pieces(self) -> bool:
+        """Whether most of a piece's records go to other ranks, so that it is not worth reading whole."""
+        return False
+
+    @property
     def global_batch(self) -> int:
         """Positions of one full step over all ranks."""
         return self.batch_size * self.world_size

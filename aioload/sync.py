@@ -14,7 +14,7 @@ __all__ = ["SyncLoader"]
 class Face(Protocol):
     """What a plain `for` needs of a loader."""
 
-    batch_size: int
+    batch_size: int | None
     dataset: Collection
     drop_last: bool
     epoch: int
@@ -67,8 +67,8 @@ class SyncLoader:
         return self._loader.dataset
 
     @property
-    def batch_size(self) -> int:
-        """Samples in a batch."""
+    def batch_size(self) -> int | None:
+        """Samples in a batch; None where a budget cuts them."""
         return self._loader.batch_size
 
     @property

@@ -245,7 +245,7 @@ def name_content(*facts: Any) -> str:
 
 
 def largest_batch(table: Table, rows: int) -> int:
-    """Return the bytes of the `rows` largest records: no batch has more. Looks at all records, some at a time."""
+    """Return the bytes of the `rows` largest records: no batch has more. Looks at every record."""
     largest = np.zeros(0, np.int64)
     for first in range(0, len(table), _AT_A_TIME):
         places = table.places(np.arange(first, min(first + _AT_A_TIME, len(table)), dtype=np.int64))

@@ -22,6 +22,7 @@ from .._workers.task import TABLE
 
 if TYPE_CHECKING:
     from .._workers.pool import Order as Urgency
+    from ..batching import BudgetPart
     from ..order import Order
     from ..part import Part
     from ..table import Table
@@ -83,7 +84,7 @@ class Plan:
 
     table: Table
     order: Order
-    part: Part
+    part: Part | BudgetPart
     epoch: int
     name: tuple[
         Any, ...
@@ -129,7 +130,7 @@ def _pieces(
 ) -> tuple[tuple[Piece, ...], NDArray[np.int64]]:
     """Return the pieces that are worth reading whole, and which of them each record is in."""
     none = np.full(len(positions), -1, np.int64)
-    found = plan.order.pieces(positions)
+    found = None if plan.part.shares_pieces else plan.order.pieces(positions)
     if found is None or not len(positions):
         return (), none
 

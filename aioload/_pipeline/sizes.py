@@ -105,6 +105,6 @@ class Sizes:
         return align(int(records * self._text_bytes * _MARGIN) + 1024)
 
     def needs(self, raw_bytes: int) -> int:
-        """Return a guess of all that a batch needs on its way: raw records, their samples, and the batch of them."""
+        """Return a guess of what a batch needs on its way: raw records, their samples, and the batch."""
         grown = raw_bytes * (self._growth or _FIRST_GROWTH) * _MARGIN
         return align(raw_bytes) + 2 * align(int(grown) + _ROOM) + _ROOM

@@ -51,7 +51,7 @@ def make_recipe(
     found = {name: for_kind(kind) for name, kind in fields.items()} | (decoders or {})
     format_ = NativeFormat(tuple(fields.items()))
     seeded = transform is not None
-    return Recipe(format_, tuple(found.items()), transform, collate, 0, True, True, seeded)
+    return Recipe((format_,), tuple(found.items()), transform, collate, 0, True, (True,), seeded)
 
 
 class Walked:
@@ -73,6 +73,7 @@ class Walked:
         order = (1, number)
         self.memory.move_head(order)
         table, data = self._records([sample for batch in batches for sample in batch])
+        offsets, sizes = table["start"].astype(np.int64), (table["stop"] - table["start"]).astype(np.int64)
         raw = await self.memory.lease(len(data) + table.nbytes, order)
         table["start"] += np.uint64(raw.span.start)
         table["stop"] += np.uint64(raw.span.start)
@@ -80,7 +81,8 @@ class Walked:
         array[raw.span.start : place] = data
         array[place : place + table.nbytes] = table.view(np.uint8)
         rows = tuple(map(len, batches))
-        run = Run(order, first_step, rows, table, table["start"], (), len(data))
+        alone = np.full(len(table), -1, np.int64)
+        run = Run(order, first_step, rows, table, offsets, sizes, alone, (), 0, len(table))
         decoder = Decoder(
             self.here,
             self.memory,
@@ -90,12 +92,12 @@ class Walked:
             counters=self.counters,
         )
         try:
-            await decoder.make(run, raw, place, 0, list(run.steps), self._put)
+            await decoder.make(run, [raw], place, list(run.steps), self._put)
         finally:
             raw.release()
 
     def _records(self, samples: Sequence[Sample]) -> tuple[np.ndarray, np.ndarray]:
-        format_: Any = self.recipe.format
+        format_: Any = self.recipe.formats[0]
         chunks = [
             b"".join(
                 map(

@@ -122,7 +122,7 @@ def test_rows_go_to_their_place_and_texts_beside() -> None:
     place, beside = Span(1 << 18, (1 << 18) + size), Span(1 << 19, (1 << 19) + 4096)
     segment = Segment(7, 0, 6, 6, beside, layout, place)
 
-    outcome = laid.worker().run(Decode(0, laid.table, (segment,))).outcomes[0]
+    outcome = laid.worker().run(Decode(laid.table, (segment,))).outcomes[0]
 
     assert laid.array is not None
     there = laid.array[place.start : place.stop]
@@ -138,7 +138,7 @@ def test_a_sample_of_another_make_is_a_misfit() -> None:
     other = bench([*SAMPLES[:2], {**SAMPLES[2], "x": np.zeros(9, "f8")}])
     segment = Segment(7, 0, 3, 3, Span(1 << 19, 1 << 20), layout, Span(1 << 18, 1 << 19))
 
-    outcome = other.worker().run(Decode(0, other.table, (segment,))).outcomes[0]
+    outcome = other.worker().run(Decode(other.table, (segment,))).outcomes[0]
 
     assert outcome == Outcome(misfit=True)
 
@@ -149,7 +149,7 @@ def test_several_batches_are_made_by_one_job() -> None:
     places = [Span(65536 * part, 65536 * (part + 1)) for part in (1, 2, 3)]
     segments = tuple(Segment(step, 0, 2, 2, place) for step, place in enumerate(places))
 
-    first, second, third = laid.worker().run(Decode(0, laid.table, segments)).outcomes
+    first, second, third = laid.worker().run(Decode(laid.table, segments)).outcomes
 
     assert laid.read(first, places[0])["label"].tolist() == [0, 1]
     assert laid.read(second, places[1])["label"].tolist() == [2, 3]
@@ -302,7 +302,7 @@ def test_an_integer_too_large_is_told_by_collate() -> None:
     laid = bench(transform=grown)
     segment = Segment(7, 0, 6, 6, Span(1 << 19, 1 << 20), learnt, Span(1 << 18, 1 << 19))
 
-    rows = laid.worker().run(Decode(0, laid.table, (segment,))).outcomes[0]
+    rows = laid.worker().run(Decode(laid.table, (segment,))).outcomes[0]
     failure = failure_of(laid)
 
     assert rows.misfit

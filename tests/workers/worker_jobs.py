@@ -27,17 +27,18 @@ def make_recipe(
     collate: Callable[[list[Any]], Any] | None = None,
     seed: int = 0,
     seed_globals: bool = True,
+    sources: int = 1,
 ) -> Recipe:
     """Make what workers need for records of these fields."""
     given = decoders or {}
     return Recipe(
-        NativeFormat(tuple(fields.items())),
+        (NativeFormat(tuple(fields.items())),) * sources,
         tuple((name, given.get(name) or for_kind(kind)) for name, kind in fields.items()),
         transform,
         collate,
         seed,
         seed_globals,
-        checked=True,
+        checked=(True,) * sources,
         seeded=transform is not None or bool(given),
     )
 
@@ -52,12 +53,14 @@ class Bench:
     size: int = 1 << 20
     array: np.ndarray | None = None
     first_record: int = 0
+    epoch: int = 0
+    source: int = 0
     table: Span = field(init=False)
     room: Span = field(init=False)
 
     def __post_init__(self) -> None:
         self.array = np.zeros(self.size, np.uint8) if self.array is None else self.array
-        format_: Any = self.recipe.format
+        format_: Any = self.recipe.formats[self.source]
         kinds = dict(format_.fields)
         table = np.zeros(len(self.samples), TABLE)
         place = 0
@@ -66,7 +69,8 @@ class Bench:
             data = b"".join(map(bytes, format_.join(self.keys[row] if self.keys else None, payloads)))
             self.array[place : place + len(data)] = np.frombuffer(data, np.uint8)
             record = self.first_record + row
-            table[row] = (place, place + len(data), record, 0, google_crc32c.value(data))
+            sum_ = google_crc32c.value(data)
+            table[row] = (place, place + len(data), record, 0, sum_, self.epoch, self.source)
             place += len(data)
         start = -(-place // 64) * 64
         self.table = Span(start, start + table.nbytes)
@@ -83,10 +87,10 @@ class Bench:
         begin = self.table.start
         return Span(begin + first * TABLE.itemsize, begin + stop * TABLE.itemsize)
 
-    def job(self, first: int, stop: int, place: Span, *, epoch: int = 0, **options: Any) -> Decode:
+    def job(self, first: int, stop: int, place: Span, **options: Any) -> Decode:
         """Return the job that packs some rows into a place."""
         segment = Segment(7, first, stop - first, len(self.samples), place)
-        return Decode(epoch, self.rows(first, stop), (segment,), **options)
+        return Decode(self.rows(first, stop), (segment,), **options)
 
     def whole(self, place: Span | None = None, **options: Any) -> Decode:
         """Return the job that makes one batch of all rows."""

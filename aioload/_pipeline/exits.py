@@ -1,0 +1,53 @@
+"""Exits: engines end when the interpreter does, and when their loader is forgotten."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import warnings
+import weakref
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+__all__ = ["close_forgotten", "end", "remember"]
+
+_open: weakref.WeakSet[Engine] = (
+    weakref.WeakSet()
+)  # what an exit hook has to close: no caller could pass it on
+
+
+def remember(engine: Engine) -> None:
+    """Have an engine closed at exit."""
+    _open.add(engine)
+
+
+def end(engine: Engine) -> None:
+    """Close an engine, and forget it."""
+    engine.close()
+    _open.discard(engine)
+
+
+def close_forgotten(engine: Engine, name: str) -> None:
+    """Close the engine of a loader that was let go without being closed."""
+    if engine not in _open:
+        return  # the interpreter exits, and has closed it
+
+    # in a thread: the last reference may go anywhere, in an event loop too, and nobody expects to wait there
+    threading.Thread(target=end, args=(engine,), name="aioload-close", daemon=True).start()
+    warnings.warn(  # last, since it may be an error
+        f"{name} was never closed; use `async with`, `with loader.sync()` or close()",
+        ResourceWarning,
+        stacklevel=1,  # it is nobody's line: the loader was collected
+    )
+
+
+def _close_all() -> None:
+    for engine in list(_open):
+        end(engine)
+
+
+# Before concurrent.futures waits for its threads, which would wait for jobs that run: an ordinary atexit hook
+# is too late. Where this hook of the standard library is missing, an ordinary one must do.
+getattr(threading, "_register_atexit", atexit.register)(_close_all)

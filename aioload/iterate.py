@@ -1,0 +1,143 @@
+"""Iterate: where the user takes batches, in a plain `for` or an `async for`, under asyncio or trio."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Protocol
+
+import anyio
+import anyio.lowlevel
+
+from ._pipeline.deliver import Delivery
+from .errors import AioloadError, ClosedError
+
+if TYPE_CHECKING:
+    from ._pipeline.engine import Engine
+    from ._pipeline.passes import Item
+    from ._pipeline.plan import Plan
+    from ._pipeline.reorder import Handover
+
+__all__ = ["BatchIterator", "Owner", "waker"]
+
+_LIVENESS = 1.0  # seconds between two looks at whether the engine is alive, while waiting
+_NEIGHBOURS = 0.02  # seconds after which `async for` lets other tasks run, also when batches are ready
+
+
+class Owner(Protocol):
+    """What an iterator tells its loader."""
+
+    def handed_out(self, iterator: BatchIterator, steps: int) -> None:
+        """Note how far an iteration has come."""
+
+
+class BatchIterator:
+    """The batches of one epoch, for `async for` and for `for`; owns nothing that would need closing."""
+
+    def __init__(self, loader: Owner, engine: Engine, handover: Handover[Item], plan: Plan) -> None:
+        self.plan = plan
+        self._steps = 0
+        self._loader = loader
+        self._engine = engine
+        self._handover = handover
+        self._counters = loader._counters
+        self._over = False
+        self._last_checkpoint = time.monotonic()
+
+    def __iter__(self) -> BatchIterator:
+        return self
+
+    def __aiter__(self) -> BatchIterator:
+        return self
+
+    def __next__(self) -> Any:
+        arrived = self._counters.arrive()
+        while True:
+            try:
+                return self._take(arrived)
+            except anyio.WouldBlock:
+                if not self._run_errand():
+                    self._handover.wait(_LIVENESS)
+                    self._engine.check()
+            except anyio.EndOfStream:
+                raise StopIteration from None
+
+    async def __anext__(self) -> Any:
+        arrived = self._counters.arrive()
+        if time.monotonic() - self._last_checkpoint > _NEIGHBOURS:
+            await anyio.lowlevel.checkpoint()
+            self._last_checkpoint = time.monotonic()
+        while True:
+            try:
+                return self._take(arrived)
+            except anyio.WouldBlock:
+                if not self._run_errand():
+                    await self._wait()
+                    self._engine.check()
+            except anyio.EndOfStream:
+                raise StopAsyncIteration from None
+
+    def end(self, reason: str) -> None:
+        """End the iteration; its next step raises a `ClosedError` with this reason."""
+        self._handover.close(ClosedError(reason))
+
+    def _take(self, arrived: float) -> Any:
+        """Return the next batch if it is ready, or raise its error."""
+        if self._over:
+            raise anyio.EndOfStream
+        try:
+            item = self._handover.take_nowait()
+        except anyio.EndOfStream:
+            self._over = True
+            self._counters.pause()
+            raise
+        if isinstance(item, AioloadError):
+            self._over = True
+            self._counters.pause()
+            self._handover.close()
+            raise item
+        return self._hand_out(item, arrived)
+
+    def _hand_out(self, item: Delivery, arrived: float) -> Any:
+        self._counters.leave(arrived, item.rows, item.size)
+        self._steps += 1
+        self._loader.handed_out(self, self._steps)
+        return item.batch
+
+    def _run_errand(self) -> bool:
+        """Do a piece of the work of a loader without workers; tell whether there was one."""
+        errand = self._handover.errand()
+        if errand is not None:
+            errand()
+        return errand is not None
+
+    async def _wait(self) -> None:
+        """Wait until there is news; a cancelled wait has taken nothing."""
+        news = anyio.Event()
+        wake = waker(news)
+        self._handover.call_when_ready(wake)
+        try:
+            with anyio.move_on_after(_LIVENESS):
+                await news.wait()
+        finally:
+            self._handover.forget(wake)
+        self._last_checkpoint = time.monotonic()
+
+
+def waker(event: anyio.Event) -> Callable[[], None]:
+    """Return what sets an event of the running loop, asyncio's or trio's, from any thread."""
+    post: Callable[[Callable[[], None]], object]
+    try:
+        post = asyncio.get_running_loop().call_soon_threadsafe
+    except RuntimeError:
+        trio = sys.modules["trio"]  # the only other loop that anyio runs on
+        post = trio.lowlevel.current_trio_token().run_sync_soon
+
+    def wake() -> None:
+        with suppress(RuntimeError):  # the loop has ended, and whoever waited with it
+            post(event.set)
+
+    return wake

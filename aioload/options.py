@@ -1,0 +1,116 @@
+"""Options: what a loader is given, checked before anything starts."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import cloudpickle
+
+from ._workers.task import wants_rng
+from .decode import for_kind
+from .errors import ConfigError
+from .machine import available_memory, local_world_size, parse_bytes, usable_cpus
+
+__all__ = [
+    "Collate",
+    "Decode",
+    "Transform",
+    "byte_limit",
+    "check_functions",
+    "count",
+    "decoders",
+    "warn_once",
+    "workers",
+]
+
+_log = logging.getLogger("aioload.loader")
+
+_MAX_AUTO_MEMORY = 2 << 30
+
+Transform = Callable[..., Any]
+Collate = Callable[[list[Any]], Any]
+Decode = Mapping[str, "Callable[[memoryview], Any] | Literal['raw']"]
+
+
+def count(name: str, value: Any, *, least: int) -> int:
+    """Return a whole number, having checked it."""
+    if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < least:
+        raise ConfigError(f"{name} must be a whole number of at least {least}, got {value!r}")
+    return int(value.__index__())
+
+
+def workers(value: Any) -> int:
+    """Return how many worker processes an option means."""
+    if value == "auto":
+        return max(1, usable_cpus() // local_world_size())
+    return count("num_workers", value, least=0)
+
+
+def decoders(decode: Decode | None) -> dict[str, Any]:
+    """Check the decoders that the user gave and give names their objects."""
+    if decode is not None and not isinstance(decode, Mapping):
+        raise ConfigError(f"decode must be a dict of decoders by field, got {decode!r}")
+    found: dict[str, Any] = {}
+    for field, decoder in (decode or {}).items():
+        if decoder == "raw":
+            found[field] = for_kind("bytes")
+        elif callable(decoder):
+            found[field] = decoder
+        else:
+            raise ConfigError(f'decode[{field!r}] must be a decoder or "raw", got {decoder!r}')
+    return found
+
+
+def check_functions(
+    transform: Transform | None, collate: Collate | None, decode: Mapping[str, Any], *, travel: bool
+) -> None:
+    """Refuse functions that workers could not get or call.
+
+    Args:
+        transform: of the loader.
+        collate: of the loader.
+        decode: the decoders that the user gave.
+        travel: whether there are worker processes that they must reach.
+    """
+    for name, function in (("transform", transform), ("collate", collate)):
+        if function is not None and not callable(function):
+            raise ConfigError(f"{name} must be a function or another callable, got {function!r}")
+    if transform is not None:
+        wants_rng(transform)
+    functions = {"transform": transform, "collate": collate}
+    functions |= {f"decode[{field!r}]": decoder for field, decoder in decode.items()}
+    for name, function in functions.items() if travel else ():
+        try:
+            cloudpickle.dumps(function)
+        except Exception as error:
+            raise ConfigError(
+                f"{name} cannot be sent to the workers ({type(error).__name__}: {error}); make what it "
+                "holds (a lock, a socket, an open file) inside the function or on first use, or pass "
+                "num_workers=0",
+                cause=repr(error),
+            ) from error
+
+
+def byte_limit(limit: int | str) -> int:
+    """Return the bytes that a pipeline may use."""
+    if limit != "auto":
+        return parse_bytes(limit, name="memory_limit")
+    return min(_MAX_AUTO_MEMORY, available_memory() // 4 // local_world_size())
+
+
+def warn_once() -> Callable[[], None]:
+    """Return what warns, the first time, that kept batches fill the memory."""
+    warned: list[bool] = []
+
+    def warn() -> None:
+        if not warned:
+            warned.append(True)
+            _log.warning(
+                "the program keeps so many batches that they fill a quarter of memory_limit; further ones are "
+                "handed over as private copies, outside the limit. Let batches go, copy what you keep, "
+                "or raise memory_limit"
+            )
+
+    return warn
