@@ -209,7 +209,7 @@ class MixTable:
             self._deal = Deal(self.draws, lanes)
 
         def make_order(source: int, own_epoch: int) -> Order:
-            apart = replace(shuffle, seed=shuffle.seed)
+            apart = replace(shuffle, seed=shuffle.seed * len(self.draws) + source)
             return self._whole.parts[source].order(apart, own_epoch)
 
         before = np.array(self.draws_before(epoch), np.int64)

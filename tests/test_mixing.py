@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mixes import farthest, make_mix, seen, taken
 
 from aioload import ConfigError
-from aioload.deal import MAX_POSITIONS, Deal
+from aioload.deal import MAX_POSITIONS, Deal, _Tree
 from aioload.order import Shuffle
 from aioload.shares import as_weights, draws_of_epoch, share_out
 
@@ -46,6 +46,20 @@ def test_every_draw_has_one_position(drawn: list[int], count: int) -> None:
     source, draw = deal.draws(positions)
 
     expected = [(number, each) for number, some in enumerate(drawn) for each in range(some)]
+    assert sorted(zip(source.tolist(), draw.tolist(), strict=True)) == expected
+    assert deal.positions(source, draw).tolist() == positions.tolist()
+
+
+@pytest.mark.parametrize("count", [1, 3, 7])
+@pytest.mark.parametrize("weights", [(1, 1), *AWKWARD[4:9], (997, 2, 1)], ids=str)
+def test_every_draw_has_one_position_over_many_cycles(weights: tuple[float, ...], count: int) -> None:
+    """The same in an epoch of several full cycles and an incomplete row."""
+    deal = Deal(draws_of_epoch([], weights, 5 * 1024 * count + 700 * count + count // 2, "first"), count)
+    positions = np.arange(len(deal), dtype=np.int64)
+
+    source, draw = deal.draws(positions)
+
+    expected = [(number, each) for number, some in enumerate(deal.counts) for each in range(some)]
     assert sorted(zip(source.tolist(), draw.tolist(), strict=True)) == expected
     assert deal.positions(source, draw).tolist() == positions.tolist()
 
@@ -142,6 +156,21 @@ def test_memory_does_not_grow_with_the_epoch() -> None:
     tracemalloc.stop()
 
     assert peak < 4 << 20
+
+
+@given(counts)
+def test_turns_are_found_by_source_as_by_number(totals: list[int]) -> None:
+    """Each turn is one source's, as many as it has in all, and is found again by the source's count."""
+    tree = _Tree(totals)
+
+    before = [tree.counts(turn) for turn in range(sum(totals) + 1)]
+
+    steps = np.diff(before, axis=0)
+    source = steps.argmax(axis=1)
+    count = np.array(before)[np.arange(len(source)), source]
+    assert ((steps == 0) | (steps == 1)).all()
+    assert before[-1].tolist() == totals
+    assert tree.place(source, count).tolist() == list(range(sum(totals)))
 
 
 @pytest.mark.parametrize(("drawn", "count"), [([0], 1), ([MAX_POSITIONS, 1], 1), ([5], 1 << 21)])
