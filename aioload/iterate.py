@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ._pipeline.passes import Item
     from ._pipeline.plan import Plan
     from ._pipeline.reorder import Handover
+    from .stats import Counters
 
 __all__ = ["BatchIterator", "Owner", "waker"]
 
@@ -28,7 +29,9 @@ _NEIGHBOURS = 0.02  # seconds after which `async for` lets other tasks run, also
 
 
 class Owner(Protocol):
-    """What an iterator tells its loader."""
+    """What an iterator needs of its loader."""
+
+    counters: Counters
 
     def handed_out(self, iterator: BatchIterator, steps: int) -> None:
         """Note how far an iteration has come."""
@@ -43,7 +46,7 @@ class BatchIterator:
         self._loader = loader
         self._engine = engine
         self._handover = handover
-        self._counters = loader._counters
+        self._counters = loader.counters
         self._over = False
         self._last_checkpoint = time.monotonic()
 

@@ -8,7 +8,6 @@ import threading
 import warnings
 import weakref
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
@@ -18,11 +17,11 @@ from ._pipeline.deliver import to_torch
 from ._pipeline.engine import Engine
 from ._pipeline.exits import close_forgotten, end, remember
 from ._pipeline.house import Settings
-from ._pipeline.plan import Plan
 from ._workers.context import warm_up
 from ._workers.task import Recipe
-from .batching import Budget, BudgetPart, costs_of
+from .batching import Budget
 from .collection import Collection
+from .course import Batching, Course
 from .dataset import Dataset
 from .decode import for_kind
 from .errors import ClosedError, ConfigError
@@ -40,15 +39,13 @@ from .options import (
     workers,
 )
 from .order import Shuffle
-from .part import Part
 from .ranks import find_rank
 from .report import render
-from .state import State
 from .stats import Counters, LoaderStats
 from .sync import SyncLoader
 
 if TYPE_CHECKING:
-    from .table import Table
+    pass
 
 __all__ = ["Loader"]
 
@@ -115,25 +112,14 @@ class Loader:
         seed_globals: bool = True,
     ) -> None:
         self.dataset = dataset if isinstance(dataset, Collection) else Dataset(dataset)
-        self._budget = batch_size if isinstance(batch_size, Budget) else None
-        self.batch_size = None if self._budget else count("batch_size", batch_size, least=1)
-        self._cuts: dict[tuple[Any, ...], BudgetPart] = {}
+        self.batch_size = None if isinstance(batch_size, Budget) else count("batch_size", batch_size, least=1)
         self.drop_last = drop_last
         self.num_workers = workers(num_workers)
-        self.seed = count("seed", seed, least=0)
-        self.pad = pad
         self.rank, self.world_size = find_rank(rank, world_size)
-        self.epoch = 0
-        self._shuffle = (shuffle, lanes, block_bytes)
-        Shuffle.choose(shuffle, seed=self.seed, lanes=lanes, block_bytes=block_bytes, records=0, data_bytes=0)
-        self._chosen: Shuffle | None = None
-        self._begun: Table | None = None  # of the iteration that was begun last, or of a state
-        self._start_position = 0  # of the next iteration
-        self._position = 0  # what was handed out of the present epoch
-        self._latest: Part | BudgetPart | None = (
-            None  # of the iteration that was begun last, unless another epoch was chosen
+        batching = Batching(self.batch_size or batch_size, self.rank, self.world_size, drop_last, pad)
+        self._course = Course(
+            self.dataset, batching, (shuffle, lanes, block_bytes), count("seed", seed, least=0)
         )
-        self._warned_short = False
         self._prefetch = None if prefetch == "auto" else count("prefetch", prefetch, least=1)
         self._memory_limit = memory_limit
         self._decode = decoders(decode)
@@ -146,7 +132,7 @@ class Loader:
             parse_bytes(memory_limit, name="memory_limit")
         check_functions(transform, collate, self._decode, travel=self.num_workers > 0)
 
-        self._counters = Counters()
+        self.counters = Counters()
         self._engine: Engine | None = None
         self._finalizer: weakref.finalize[Any, Any] | None = None
         self._iterator: weakref.ref[BatchIterator] | None = None  # weak: a cycle would delay collecting
@@ -164,12 +150,12 @@ class Loader:
 
     def __len__(self) -> int:
         """Return the number of batches of a whole epoch on this rank."""
-        return self._part(self.epoch, 0).steps
+        return self._course.part(self.epoch, 0).steps
 
     @property
     def remaining(self) -> int:
         """Batches that the next iteration yields on this rank: fewer than `len` after a state was loaded."""
-        return self._part(self.epoch, self._start_position).steps
+        return self._course.part(self.epoch, self._course.start_position).steps
 
     @property
     def padded(self) -> int:
@@ -177,7 +163,7 @@ class Loader:
 
         It speaks of the iteration that was begun last; before any, and after loading a state, of the next.
         """
-        return (self._latest or self._part(self.epoch, self._start_position)).padded
+        return self._course.padded
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iteration runs.
@@ -188,13 +174,14 @@ class Loader:
         epoch = count("epoch", epoch, least=0)
         if epoch == self.epoch:
             return
-        if self._start_position:
+        loaded = self._course.start_position
+        if loaded:
             warnings.warn(
-                f"set_epoch({epoch}) drops the position {self._start_position} that was loaded for epoch "
-                f"{self.epoch}",
+                f"set_epoch({epoch}) drops the position {loaded} that was loaded for epoch {self.epoch}",
                 stacklevel=2,
             )
-        self._go_to(epoch, 0, f"set_epoch({epoch}) was called; begin a new iteration")
+        self._end_current(f"set_epoch({epoch}) was called; begin a new iteration")
+        self._course.go_to(epoch, 0)
 
     # state
 
@@ -203,7 +190,7 @@ class Loader:
 
         Any rank's state serves every rank, also with another world size, batch size or number of workers.
         """
-        return self._state(self.epoch, self._position).to_json()
+        return self._course.state().to_json()
 
     def load_state_dict(self, state: Mapping[str, Any], *, adopt: bool = False) -> None:
         """Let the next iteration go on where a state was taken.
@@ -216,20 +203,8 @@ class Loader:
             ConfigError: it is no state, or was made with other data, or with another seed or order.
         """
         self.check_open()
-        loaded = State.from_json(state)
-        table = self.dataset.table_of(loaded.mix)
-        own = replace(self._state(self.epoch, 0), records=len(table))
-        if adopt:
-            order = {name: getattr(loaded, name) for name in ("seed", "shuffle", "lanes", "block_bytes")}
-            own = replace(own, **order)
-        loaded.check_against(own)
-        if adopt:
-            self._adopt(loaded)
-        self.dataset.resume(loaded.mix)
-        self._begun = table
-        self._go_to(
-            loaded.epoch, loaded.position, "a state was loaded; begin a new iteration to go on from it"
-        )
+        self._course.load(state, adopt=adopt, started=self._engine is not None)
+        self._end_current("a state was loaded; begin a new iteration to go on from it")
 
     # closing
 
@@ -267,7 +242,7 @@ class Loader:
 
     def stats(self) -> LoaderStats:
         """Return what was counted so far."""
-        return self._counters.snapshot()
+        return self.counters.snapshot()
 
     def report(self) -> str:
         """Return where the time went, as text."""
@@ -275,120 +250,24 @@ class Loader:
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"epoch={self.epoch} workers={self.num_workers}"
-        size = self._budget or self.batch_size
-        return f"<Loader {self.dataset.source!r} batch_size={size} {state}>"
+        return f"<Loader {self.dataset.source!r} batch_size={self.batch_size} {state}>"
 
     # inside
 
     @property
+    def epoch(self) -> int:
+        """The epoch that is under way, or that the next iteration runs."""
+        return self._course.epoch
+
+    @property
+    def seed(self) -> int:
+        """Of all randomness."""
+        return self._course.seed
+
+    @property
     def shuffle(self) -> Shuffle:
         """How records are ordered: mode, seed, lanes and block size, defaults filled in."""
-        if self._chosen is None:
-            shuffle, lanes, block_bytes = self._shuffle
-            table = self.dataset.table
-            self._chosen = Shuffle.choose(
-                shuffle,
-                seed=self.seed,
-                lanes=lanes,
-                block_bytes=block_bytes,
-                records=min(table.lines, default=0),
-                data_bytes=table.data_bytes,
-            )
-        return self._chosen
-
-    def _adopt(self, state: State) -> None:
-        """Take seed and order from a state."""
-        present = self.shuffle
-        taken = Shuffle(state.shuffle, state.seed, state.lanes, state.block_bytes)
-        if self._engine is not None and taken != present:
-            raise ConfigError(
-                f"the loader has started with {present} and cannot take {taken}; load the state before the "
-                "first iteration"
-            )
-        mode: Any = {"none": False}.get(state.shuffle, state.shuffle)
-        block = state.shuffle == "block"
-        self.seed, self._chosen = state.seed, None
-        self._shuffle = (mode, state.lanes if block else None, state.block_bytes if block else None)
-
-    def _state(self, epoch: int, position: int) -> State:
-        table, shuffle = self._begun_table, self.shuffle
-        return State(
-            epoch=epoch,
-            position=position,
-            records=len(table),
-            fingerprint=table.fingerprint(),
-            seed=self.seed,
-            shuffle=shuffle.mode,
-            lanes=shuffle.lanes,
-            block_bytes=shuffle.block_bytes,
-            mix=self.dataset.saved(table),
-        )
-
-    @property
-    def _current(self) -> BatchIterator | None:
-        """The iterator that is fed, if anybody still has it."""
-        return None if self._iterator is None else self._iterator()
-
-    @property
-    def _begun_table(self) -> Table:
-        return self.dataset.table if self._begun is None else self._begun
-
-    @property
-    def _table(self) -> Table:
-        """The records of the epoch that is under way, or begins next."""
-        begins = self._current is None and not self._start_position
-        return self.dataset.table_at(self._begun_table, self.epoch) if begins else self._begun_table
-
-    def _part(self, epoch: int, start: int) -> Part | BudgetPart:
-        """Return this rank's share of an epoch from a position on."""
-        size = len(self._table)
-        if self.batch_size is None:
-            return self._budget_part(epoch, start)
-        if self.drop_last and size < self.batch_size * self.world_size and not self._warned_short:
-            self._warned_short = True
-            warnings.warn(
-                f"{self.dataset.source} has {size} records, fewer than the "
-                f"{self.batch_size * self.world_size} of one step (batch_size={self.batch_size}, "
-                f"{self.world_size} ranks): with drop_last=True an epoch has no batch",
-                stacklevel=3,
-            )
-        return Part(
-            size,
-            self.batch_size,
-            self.rank,
-            self.world_size,
-            start,
-            interleaved=self.shuffle.mode == "block",
-            drop_last=self.drop_last,
-            pad=self.pad,
-        )
-
-    def _budget_part(self, epoch: int, start: int) -> BudgetPart:
-        """Return this rank's share where batches are cut by cost; the last cuts are kept."""
-        assert self._budget is not None
-        budget, table = self._budget, self._table
-        name = (epoch, start, self.shuffle, id(table))
-        if name not in self._cuts:
-            order = table.order(self.shuffle, epoch)
-            cut = BudgetPart.cut(
-                len(table),
-                budget,
-                lambda positions: costs_of(
-                    budget.cost, table, self.dataset.sources, order.records(positions)
-                ),
-                rank=self.rank,
-                world_size=self.world_size,
-                start=start,
-                drop_last=self.drop_last,
-                pad=self.pad,
-            )
-            self._cuts = dict([*self._cuts.items()][-2:]) | {name: cut}
-        return self._cuts[name]
-
-    def _plan(self, epoch: int, start: int) -> Plan:
-        part = self._part(epoch, start)
-        table = self._table
-        return Plan(table, table.order(self.shuffle, epoch), part, epoch, (self.shuffle, part, epoch, table))
+        return self._course.shuffle
 
     def _recipe(self) -> Recipe:
         fields = self.dataset.fields
@@ -416,7 +295,7 @@ class Loader:
                 if self.num_workers:
                     warm_up()
                 settings = self._settings()
-                engine = Engine(settings, self._counters)
+                engine = Engine(settings, self.counters)
                 engine.start()
                 self._engine = engine
                 remember(engine)
@@ -460,43 +339,28 @@ class Loader:
     def batches(self) -> BatchIterator:
         """Begin an epoch; an iteration that has not ended is taken over."""
         self.check_open()
-        if not self._start_position:
-            self._begun = self.dataset.table_at(self._begun_table, self.epoch)
-        plan = self._plan(self.epoch, self._start_position)
-        current = self._current
-        if current is not None:
-            current.end("another iteration over this loader has begun; a loader feeds one iterator at a time")
         engine = self._start()
-        self._latest = plan.part
-        self._position, self._start_position = plan.part.start, 0
-        handover = engine.open_pass(plan, self._plan(self.epoch + 1, 0))
-        iterator = BatchIterator(self, engine, handover, plan)
+        self._end_current(
+            "another iteration over this loader has begun; a loader feeds one iterator at a time"
+        )
+        plan = self._course.begin()
+        iterator = BatchIterator(self, engine, engine.open_pass(plan, self._course.following(plan)), plan)
         self._iterator = weakref.ref(iterator)
-        if not plan.steps:
-            self._advance(iterator)
         return iterator
 
     def handed_out(self, iterator: BatchIterator, steps: int) -> None:
-        """Note how far an iteration has come; after its last batch the next epoch is due."""
-        if self._current is not iterator:
-            return
-        if steps == iterator.plan.steps:
-            self._advance(iterator)
-        else:
-            self._position = iterator.plan.part.position_after(steps)
+        """Note how far an iteration has come."""
+        if self._iterator is not None and self._iterator() is iterator:
+            self._course.handed_out(iterator.plan, steps)
+            if steps == iterator.plan.steps:
+                self._iterator = None  # it has had its last batch, and nobody takes it over
 
-    def _go_to(self, epoch: int, position: int, reason: str) -> None:
-        """Let the next iteration begin elsewhere; one that is under way ends for this reason."""
-        current = self._current
+    def _end_current(self, reason: str) -> None:
+        """End the iteration that is under way, if anybody still has it."""
+        current = None if self._iterator is None else self._iterator()
         if current is not None:
             current.end(reason)
-        self._iterator = self._latest = None
-        self.epoch, self._start_position, self._position = epoch, position, position
-
-    def _advance(self, iterator: BatchIterator) -> None:
-        """Make the epoch after an iteration's the present one."""
         self._iterator = None
-        self.epoch, self._position = iterator.plan.epoch + 1, 0
 
     def check_open(self) -> None:
         """Raise a `ClosedError` if the loader was closed."""

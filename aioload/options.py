@@ -108,8 +108,8 @@ def warn_once() -> Callable[[], None]:
         if not warned:
             warned.append(True)
             _log.warning(
-                "the program keeps so many batches that they fill a quarter of memory_limit; further ones are "
-                "handed over as private copies, outside the limit. Let batches go, copy what you keep, "
+                "the program keeps so many batches that they fill a quarter of memory_limit; further ones "
+                "are handed over as private copies, outside the limit. Let batches go, copy what you keep, "
                 "or raise memory_limit"
             )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from .plan import Read, Run
     from .window import Chunk
 
-__all__ = ["Failures", "Fetcher", "Reader"]
+__all__ = ["Failures", "Fetcher", "Reader", "let_go"]
 
 _log = logging.getLogger("aioload.fetch")
 
@@ -116,6 +117,7 @@ class Fetcher:
                 read.shard, read.start, raw.span.start + read.place, read.stop - read.start, raw
             )
         except (StorageError, ShardError) as error:
+            let_go(error)
             if len(read.rows) == 1:
                 self._fail(read.rows[0], error)
                 return
@@ -130,6 +132,7 @@ class Fetcher:
             try:
                 await self._read_into(int(entry["shard"]), int(self._run.offsets[row]), start, size, lease)
             except (StorageError, ShardError) as error:
+                let_go(error)
                 self._fail(row, error)
 
     async def _read_into(self, shard: int, start: int, place: int, size: int, lease: Lease) -> None:
@@ -143,3 +146,13 @@ class Fetcher:
         error.record, error.facts = record, {**error.facts, "record": record}
         error.add_note(f"while reading record {record}")
         self._failures.setdefault(row, error)
+
+
+def let_go(error: BaseException) -> None:
+    """Let the frames that an error came through go of memory: else whoever keeps the error keeps that too."""
+    part: BaseException | None = error
+    seen: set[int] = set()
+    while part is not None and id(part) not in seen:
+        seen.add(id(part))
+        traceback.clear_frames(part.__traceback__)
+        part = part.__cause__ or part.__context__

@@ -282,7 +282,7 @@ class Memory:
 
 
 def enough_for(needs: int) -> int:
-    """Return a limit under which a run may need so much: a quarter of it is the run's, whatever the window."""
+    """Return a limit under which a run may need so much: a quarter of it is the run's."""
     return 4 * needs + (1 << 20)
 
 

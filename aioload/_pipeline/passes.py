@@ -189,15 +189,15 @@ class Pass:
             return as_ours(error)
 
     def _told(self, error: AioloadError, step: int) -> AioloadError:
-        """Return an error as it is put at a step; one about memory names a limit that does for all batches."""
+        """Return an error as it is put at a step; one about memory names a limit for all."""
         if isinstance(error, ConfigError) and "needed" in error.facts:
             memory, rows = self._house.memory, self.plan.part.batch_size
             largest = largest_batch(self.plan.table, rows)
             needs = self._house.sizes.needs(largest) + 4 * rows * TABLE.itemsize
             enough = max(enough_for(needs), error.facts["needed"])
             error = ConfigError(
-                f"memory_limit of {memory.limit} bytes cannot hold what a batch needs on its way: up to {largest} "
-                f"bytes of records, the samples made of them, and the batch; {enough} bytes are enough",
+                f"memory_limit of {memory.limit} bytes cannot hold what a batch needs on its way: up to "
+                f"{largest} bytes of records, the samples made of them, and the batch; {enough} bytes are enough",
                 needed=enough,
             )
         error.step, error.facts = step, {**error.facts, "step": step}

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Piece", "Plan", "Read", "Run", "merge", "plan_run"]
 
-_DENSE = 1.05  # a piece may be so much longer than its records, before it is better not read whole
+_DENSE = 1.25  # a piece may be so much longer than its records, before it is better not read whole
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import AioloadError, ShardError, StorageError
+from .fetch import let_go
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -108,8 +109,10 @@ class Window:
         try:
             await self._read_into(piece.shard, piece.start, target.data)
         except (StorageError, ShardError) as error:
+            let_go(error)
             chunk.failure = error
         finally:
+            del target  # an error keeps this frame
             chunk.ready.set()
 
     def _retire(self, position: int) -> None:

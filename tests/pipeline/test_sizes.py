@@ -11,7 +11,10 @@ from aioload._pipeline.sizes import Sizes
 from aioload._workers.layout import Layout, learn
 
 MEASURES = st.lists(
-    st.tuples(st.integers(0, 300), st.floats(0, 10, allow_nan=False), st.integers(0, 1 << 30)), max_size=5
+    st.tuples(
+        st.integers(0, 300), st.floats(0, 10, allow_nan=False), st.integers(0, 1 << 30), st.integers(0, 1 << 30)
+    ),
+    max_size=5,
 )
 
 
@@ -30,19 +33,20 @@ def layout() -> Layout:
     rows=st.integers(1, 4096),
 )
 def test_whatever_was_measured_work_is_cut_into_something(
-    workers: int, record_bytes: float, run_bytes: int, measures: list[tuple[int, float, int]], rows: int
+    workers: int, record_bytes: float, run_bytes: int, measures: list[tuple[int, float, int, int]], rows: int
 ) -> None:
     """A run has a batch at least, a batch at least one part and no more than rows, room is never nothing."""
     sizes = Sizes(workers, record_bytes, run_bytes)
-    for records, seconds, size in measures:
+    for records, seconds, size, raw_bytes in measures:
         sizes.took(records, seconds)
-        sizes.outcome(records, size)
+        sizes.outcome(records, size, raw_bytes)
         sizes.texts(records, size)
 
     assert 1 <= sizes.parts(rows) <= rows
     assert 1 <= sizes.steps_per_run(rows) <= 1 << 18
     assert sizes.room(rows, 0) % 64 == 0 < sizes.room(rows, 0)
     assert sizes.text_room(rows, 0) % 64 == 0 < sizes.text_room(rows, 0)
+    assert sizes.needs(0) % 64 == 0 < sizes.needs(0)
 
 
 def test_tiny_batches_walk_together() -> None:
@@ -80,10 +84,21 @@ def test_a_run_stays_within_its_raw_bytes() -> None:
 def test_room_follows_the_largest_outcome() -> None:
     """A guess has a margin over the largest outcome per record so far."""
     sizes = Sizes(2, 1000, 1 << 20)
-    sizes.outcome(10, 100_000)
-    sizes.outcome(10, 50_000)
+    sizes.outcome(10, 100_000, 10_000)
+    sizes.outcome(10, 50_000, 10_000)
 
     assert sizes.room(20, 0) > 200_000 * 1.2
+
+
+def test_what_a_batch_needs_follows_what_its_records_grow_to() -> None:
+    """Raw records, samples and batch at once, by the largest growth so far, with a margin; a guess before."""
+    sizes = Sizes(2, 1000, 1 << 20)
+    before = sizes.needs(10_000)
+    sizes.outcome(10, 500_000, 10_000)
+    sizes.outcome(10, 10_000, 10_000)
+
+    assert before > 10_000
+    assert sizes.needs(10_000) > 10_000 + 2 * 500_000 * 1.2
 
 
 def test_a_layout_is_learnt_once_and_given_up_after_misfits() -> None:
@@ -108,6 +123,6 @@ def test_an_empty_job_measures_nothing(records: int) -> None:
     sizes = Sizes(1, 10, 1 << 20)
 
     sizes.took(0, 5.0)
-    sizes.outcome(records, 0)
+    sizes.outcome(records, 0, 0)
 
     assert sizes.parts(1) == 1

@@ -163,10 +163,11 @@ async def test_a_piece_that_came_too_late_is_not_taken_up(memory: Memory, plan: 
 
 
 async def test_a_failed_read_is_told_to_all_who_need_it(memory: Memory, plan: Plan) -> None:
-    """A piece that cannot be read is ready with its failure, and the pass goes on."""
+    """A piece that cannot be read is ready with its failure, which keeps no memory, and the pass goes on."""
     shelf = Shelf(failure=ShardError("cut"))
     shelf.opened.set()
     failures: set[str] = set()
+    kept: list[BaseException | None] = []
 
     async def use(group: TaskGroup) -> None:
         window = Window(memory, shelf.read_into, group)
@@ -174,12 +175,15 @@ async def test_a_failed_read_is_told_to_all_who_need_it(memory: Memory, plan: Pl
         for chunk in chunks:
             await chunk.ready.wait()
             failures.add(str(chunk.failure))
+            kept.append(chunk.failure)
             chunk.lease.release()
         window.close()
 
     await inside(use)
+    memory.move_head((1, 1))
 
     assert failures == {"cut"}
+    assert (len(kept), memory.used) == (4, 0)
 
 
 async def test_a_cancelled_read_keeps_its_memory_while_it_may_write(memory: Memory, plan: Plan) -> None:

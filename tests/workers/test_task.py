@@ -320,19 +320,20 @@ def test_keys_are_told_to_the_transform() -> None:
 
 
 @pytest.mark.parametrize("transform", [drawn, drawn_from])
-def test_randomness_depends_on_seed_epoch_and_record_alone(transform: Any) -> None:
+def test_randomness_depends_on_seed_epoch_record_and_set_alone(transform: Any) -> None:
     """The same record draws the same numbers in any batch and any process, and others in another epoch."""
 
-    def draws(samples: list[Any], first: int, epoch: int, seed: int) -> list[str]:
-        recipe = make_recipe(FIELDS, transform=transform, collate=list, seed=seed)
-        laid = Bench(recipe, samples, first_record=first)
-        return [repr(drawing) for drawing in laid.batch(epoch=epoch)]
+    def draws(samples: list[Any], first: int, epoch: int, seed: int, source: int = 0) -> list[str]:
+        recipe = make_recipe(FIELDS, transform=transform, collate=list, seed=seed, sources=2)
+        laid = Bench(recipe, samples, first_record=first, epoch=epoch, source=source)
+        return [repr(drawing) for drawing in laid.batch()]
 
     whole = draws(SAMPLES, 0, 0, 5)
 
     assert draws(SAMPLES[:3], 3, 0, 5) == whole[3:]
     assert not set(draws(SAMPLES, 0, 1, 5)) & set(whole)
     assert not set(draws(SAMPLES, 0, 0, 6)) & set(whole)
+    assert not set(draws(SAMPLES, 0, 0, 5, source=1)) & set(whole)
     assert len(set(whole)) == 6
 
 
