@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from ._pipeline.reorder import Handover
     from .stats import Counters
 
-__all__ = ["BatchIterator", "Owner", "waker"]
+__all__ = ["BatchIterator", "LateIterator", "Owner", "in_thread"]
 
 _LIVENESS = 1.0  # seconds between two looks at whether the engine is alive, while waiting
 _NEIGHBOURS = 0.02  # seconds after which `async for` lets other tasks run, also when batches are ready
@@ -120,7 +121,7 @@ class BatchIterator:
     async def _wait(self) -> None:
         """Wait until there is news; a cancelled wait has taken nothing."""
         news = anyio.Event()
-        wake = waker(news)
+        wake = _waker(news)
         self._handover.call_when_ready(wake)
         try:
             with anyio.move_on_after(_LIVENESS):
@@ -130,7 +131,53 @@ class BatchIterator:
         self._last_checkpoint = time.monotonic()
 
 
-def waker(event: anyio.Event) -> Callable[[], None]:
+class LateIterator:
+    """The batches of a loader that has yet to start, which it does at the first step, in a thread.
+
+    Args:
+        start: starts the loader; may block.
+        begin: begins the epoch then.
+    """
+
+    def __init__(self, start: Callable[[], object], begin: Callable[[], BatchIterator]) -> None:
+        self._start = start
+        self._begin = begin
+        self._batches: BatchIterator | None = None
+        self._starting = anyio.Lock()  # two tasks may share an iterator
+
+    def __aiter__(self) -> LateIterator:
+        return self
+
+    async def __anext__(self) -> Any:
+        if self._batches is None:
+            async with self._starting:
+                if self._batches is None:
+                    await in_thread(self._start)
+                    self._batches = self._begin()
+        return await self._batches.__anext__()
+
+
+async def in_thread(function: Callable[[], object]) -> None:
+    """Call what may block in a thread, and wait for it. A cancelled wait leaves it running."""
+    failure: list[BaseException] = []
+    ended = anyio.Event()
+    wake = _waker(ended)
+
+    def call() -> None:
+        try:
+            function()
+        except BaseException as error:
+            failure.append(error)
+        finally:
+            wake()
+
+    threading.Thread(target=call, name="aioload-wait", daemon=True).start()
+    await ended.wait()
+    if failure:
+        raise failure[0]
+
+
+def _waker(event: anyio.Event) -> Callable[[], None]:
     """Return what sets an event of the running loop, asyncio's or trio's, from any thread."""
     post: Callable[[Callable[[], None]], object]
     try:

@@ -7,7 +7,7 @@ import os
 import threading
 import warnings
 import weakref
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
@@ -25,7 +25,7 @@ from .course import Batching, Course
 from .dataset import Dataset
 from .decode import for_kind
 from .errors import ClosedError, ConfigError
-from .iterate import BatchIterator, waker
+from .iterate import BatchIterator, LateIterator, in_thread
 from .machine import parse_bytes
 from .options import (
     Collate,
@@ -141,7 +141,10 @@ class Loader:
 
     # iterating
 
-    def __aiter__(self) -> BatchIterator:
+    def __aiter__(self) -> AsyncIterator[Any]:
+        self.check_open()
+        if self._engine is None:  # opening and starting take a while, and must not block the user's loop
+            return LateIterator(self._start, self.batches)
         return self.batches()
 
     def sync(self) -> SyncLoader:
@@ -218,15 +221,7 @@ class Loader:
     async def aclose(self) -> None:
         """End all processes and threads of the loader, within 5 s; twice is free."""
         with anyio.CancelScope(shield=True):
-            ended = anyio.Event()
-            wake = waker(ended)
-
-            def end() -> None:
-                self.close()
-                wake()
-
-            threading.Thread(target=end, name="aioload-close", daemon=True).start()
-            await ended.wait()
+            await in_thread(self.close)
 
     def close(self) -> None:
         """End all processes and threads of the loader, within 5 s; twice is free."""

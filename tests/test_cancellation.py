@@ -181,7 +181,7 @@ async def test_closing_is_not_cut_off_by_cancelling(gated: tuple[Loader, Gate]) 
 
     with anyio.move_on_after(60) as scope:
         async with loader:
-            aiter(loader)
+            loader.batches()  # begins at once
             gate.wait()
             scope.cancel()
     left = leaks.leftovers(before, grace=0.1)
@@ -331,7 +331,7 @@ async def test_neighbours_live_while_batches_are_ready(
     hundred: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A loop over batches that are all ready lets other tasks run now and then."""
-    monkeypatch.setattr(aioload.loader, "_NEIGHBOURS", 0.0)
+    monkeypatch.setattr(aioload.iterate, "_NEIGHBOURS", 0.0)
     turns = 0
 
     async def tick() -> None:
@@ -353,7 +353,7 @@ async def test_a_timeout_strikes_while_batches_are_ready(
     hundred: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A cancelled scope ends a loop that never has to wait."""
-    monkeypatch.setattr(aioload.loader, "_NEIGHBOURS", 0.0)
+    monkeypatch.setattr(aioload.iterate, "_NEIGHBOURS", 0.0)
     taken = 0
 
     async with Loader(hundred, batch_size=1, num_workers=0) as loader:

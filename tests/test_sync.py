@@ -261,10 +261,11 @@ def test_loading_at_exit_of_asyncio_run(hundred: Path, tmp_path: Path) -> None:
     """An async script that breaks out and returns ends its loop and its process at once, without a word."""
     script = """
         import asyncio, sys, time
-        import aioload
+        from aioload import Loader
 
         async def main():
-            loader = aioload.Loader(sys.argv[1], batch_size=10, num_workers=2, collate=len)
+            asyncio.get_running_loop().slow_callback_duration = 5  # not about the machine's load
+            loader = Loader(sys.argv[1], batch_size=10, num_workers=2, collate=len)
             async for batch in loader:
                 break
 

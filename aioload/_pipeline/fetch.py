@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 import time
-import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import anyio
 
 from ..errors import AioloadError, ShardError, StorageError
+from .memory import let_go
 
 if TYPE_CHECKING:
     from ..stats import Counters
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .plan import Read, Run
     from .window import Chunk
 
-__all__ = ["Failures", "Fetcher", "Reader", "let_go"]
+__all__ = ["Failures", "Fetcher", "Reader"]
 
 _log = logging.getLogger("aioload.fetch")
 
@@ -146,13 +146,3 @@ class Fetcher:
         error.record, error.facts = record, {**error.facts, "record": record}
         error.add_note(f"while reading record {record}")
         self._failures.setdefault(row, error)
-
-
-def let_go(error: BaseException) -> None:
-    """Let the frames that an error came through go of memory: else whoever keeps the error keeps that too."""
-    part: BaseException | None = error
-    seen: set[int] = set()
-    while part is not None and id(part) not in seen:
-        seen.add(id(part))
-        traceback.clear_frames(part.__traceback__)
-        part = part.__cause__ or part.__context__

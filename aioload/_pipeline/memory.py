@@ -19,6 +19,7 @@ import asyncio
 import contextlib
 import heapq
 import itertools
+import traceback
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from .._workers.pool import Order
     from .._workers.space import Span
 
-__all__ = ["Lease", "Memory", "enough_for"]
+__all__ = ["Lease", "Memory", "enough_for", "let_go"]
 
 _PAGE = 4096
 _SHARED_FOR_KEPT = 0.5  # share of the shared zone that the user may keep before copies are made
@@ -291,3 +292,13 @@ def _subtract(sizes: dict[Order, int], order: Order, size: int) -> None:
     sizes[order] -= size
     if not sizes[order]:
         del sizes[order]
+
+
+def let_go(error: BaseException) -> None:
+    """Let the frames that an error came through go of memory: else whoever keeps the error keeps that too."""
+    part: BaseException | None = error
+    seen: set[int] = set()
+    while part is not None and id(part) not in seen:
+        seen.add(id(part))
+        traceback.clear_frames(part.__traceback__)
+        part = part.__cause__ or part.__context__

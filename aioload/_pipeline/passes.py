@@ -197,7 +197,7 @@ class Pass:
             enough = max(enough_for(needs), error.facts["needed"])
             error = ConfigError(
                 f"memory_limit of {memory.limit} bytes cannot hold what a batch needs on its way: up to "
-                f"{largest} bytes of records, the samples made of them, and the batch; {enough} bytes are enough",
+                f"{largest} bytes of records, samples made of them and the batch; {enough} bytes are enough",
                 needed=enough,
             )
         error.step, error.facts = step, {**error.facts, "step": step}

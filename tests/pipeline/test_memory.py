@@ -39,6 +39,9 @@ async def blocked() -> None:
 class MemoryMachine(RuleBasedStateMachine):
     """Runs that lease, cancel, trim, hand over and release in any order, beside a plain account."""
 
+    window = 0  # bytes for pieces
+    border = BORDER  # where the head's zone ends, and the window's begins
+
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
@@ -47,10 +50,11 @@ class MemoryMachine(RuleBasedStateMachine):
         self.head = 0
         self.leases: list[Lease] = []  # those of runs
         self.kept: list[Lease] = []  # those the user has
+        self.pieces: list[Lease] = []  # those of the window
         self.asked: list[tuple[int, int, asyncio.Task[Lease]]] = []
 
     async def _open(self) -> Memory:
-        memory = Memory(self.arena, int)
+        memory = Memory(self.arena, int, self.window)
         memory.move_head((1, 0))
         return memory
 
@@ -97,6 +101,22 @@ class MemoryMachine(RuleBasedStateMachine):
     def let_go(self) -> None:
         self.kept.pop().release_soon()
 
+    @rule(size=st.integers(1, 8 << 10))
+    def take_up(self, size: int) -> None:
+        """A piece never waits, and it is there or not by what the window holds alone."""
+        lease = self.memory.window_nowait(size)
+        if lease is None:
+            assert size > self.window or self.pieces
+        else:
+            self.pieces.append(lease)
+
+    @precondition(lambda self: self.pieces)
+    @rule(data=st.data())
+    def let_go_of_piece(self, data: st.DataObject) -> None:
+        lease = data.draw(st.sampled_from(self.pieces))
+        self.pieces.remove(lease)
+        self.loop.call_soon(lease.release)
+
     @rule()
     def next_run(self) -> None:
         """The head is done: it asks no more and keeps nothing."""
@@ -114,7 +134,7 @@ class MemoryMachine(RuleBasedStateMachine):
     @invariant()
     def the_account_is_right(self) -> None:
         self._settle()
-        mine = [*self.leases, *self.kept]
+        mine = [*self.leases, *self.kept, *self.pieces]
         assert self.memory.used == sum(map(len, mine)) <= LIMIT
         edges = sorted((lease.span.start, lease.span.stop) for lease in mine)
         assert all(left[1] <= right[0] for left, right in pairwise(edges))
@@ -125,14 +145,21 @@ class MemoryMachine(RuleBasedStateMachine):
 
     @invariant()
     def only_the_head_is_in_its_zone(self) -> None:
-        assert all(lease.order <= (1, self.head) for lease in self.leases if lease.span.start < BORDER)
+        assert all(lease.order <= (1, self.head) for lease in self.leases if lease.span.start < self.border)
         assert not any(lease.private for lease in self.kept)
+
+    @invariant()
+    def only_pieces_are_in_the_window(self) -> None:
+        start, stop = self.border, self.border + self.window
+        assert all(start <= lease.span.start and lease.span.stop <= stop for lease in self.pieces)
+        others = [*self.leases, *self.kept]
+        assert all(lease.span.stop <= start or lease.span.start >= stop for lease in others)
 
     def teardown(self) -> None:
         for _, _, task in self.asked:
             task.cancel()
         self._settle()
-        for lease in [*self.leases, *self.kept]:
+        for lease in [*self.leases, *self.kept, *self.pieces]:
             self.loop.call_soon(lease.release)
         self._settle()
         assert self.memory.used == 0
@@ -155,8 +182,17 @@ class MemoryMachine(RuleBasedStateMachine):
                 self.leases.append(task.result())
 
 
+class WindowMachine(MemoryMachine):
+    """The same with a zone for pieces between the head's and the shared one."""
+
+    window = 16 << 10
+    border = (LIMIT - window) // 2
+
+
 TestMemory = MemoryMachine.TestCase
 TestMemory.settings = settings(stateful_step_count=30)
+TestMemoryWithWindow = WindowMachine.TestCase
+TestMemoryWithWindow.settings = settings(stateful_step_count=30)
 
 
 @given(

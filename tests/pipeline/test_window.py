@@ -183,7 +183,7 @@ async def test_a_failed_read_is_told_to_all_who_need_it(memory: Memory, plan: Pl
     memory.move_head((1, 1))
 
     assert failures == {"cut"}
-    assert (len(kept), memory.used) == (4, 0)
+    assert (len(kept), memory.used) == (2, 0)
 
 
 async def test_a_cancelled_read_keeps_its_memory_while_it_may_write(memory: Memory, plan: Plan) -> None:

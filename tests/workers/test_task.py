@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import random
 import threading
@@ -14,8 +15,9 @@ from worker_jobs import Bench, make_recipe
 
 from aioload._workers.layout import view
 from aioload._workers.space import Span
-from aioload._workers.task import Collate, Decode, Outcome, Recipe, Segment, Worker, wants_rng
+from aioload._workers.task import TABLE, Collate, Decode, Outcome, Recipe, Segment, Worker, wants_rng
 from aioload.errors import ConfigError, SampleError, ShardError
+from aioload.shard.format import NativeFormat
 
 FIELDS = {"x": "ndarray", "label": "int", "name": "str"}
 SAMPLES = [{"x": np.full(3, row, "f4"), "label": row, "name": f"ü{row}"} for row in range(6)]
@@ -33,6 +35,13 @@ class Unprintable(Exception):
 
     def __str__(self) -> str:
         raise RuntimeError("no text")
+
+
+class Keyless(NativeFormat):
+    """A format whose records have no keys."""
+
+    def split(self, record: memoryview) -> tuple[None, dict[str, memoryview]]:
+        return None, super().split(record)[1]
 
 
 def bench(samples: list[dict[str, Any]] = SAMPLES, **recipe: Any) -> Bench:
@@ -345,6 +354,23 @@ def test_global_generators_are_left_alone_without_user_code() -> None:
     bench().batch()
 
     assert random.random() == expected
+
+
+def test_each_record_is_read_as_its_own_set_is() -> None:
+    """Format and sums are those of the record's set: another may have no keys, and no sums to check."""
+    recipe = make_recipe(FIELDS, transform=lambda s: (s["__key__"], s["__source__"]), collate=list, sources=2)
+    formats = (recipe.formats[0], Keyless(tuple(FIELDS.items())))
+    mixed = dataclasses.replace(recipe, formats=formats, checked=(True, False))
+    keyed, keyless = (Bench(mixed, SAMPLES, KEYS, source=source) for source in (0, 1))
+    whole = keyed.batch()
+    for laid in (keyed, keyless):
+        laid.array[laid.table.start : laid.table.stop].view(TABLE)["sum"] = 0  # type: ignore[index]  # it is there
+
+    damaged, unchecked = failure_of(keyed), keyless.batch()
+
+    assert whole == [(key, 0) for key in KEYS]
+    assert unchecked == [(str(record), 1) for record in range(6)]
+    assert damaged.kind == "ShardError"
 
 
 def test_a_record_without_fields_that_matter_is_a_sample() -> None:
