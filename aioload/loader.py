@@ -24,6 +24,7 @@ from ._pipeline.engine import Engine
 from ._pipeline.house import Settings
 from ._pipeline.plan import Plan
 from ._workers.context import warm_up
+from ._workers.pool import PoolOptions
 from ._workers.task import Recipe, wants_rng
 from .dataset import Dataset
 from .decode import for_kind
@@ -31,6 +32,7 @@ from .errors import AioloadError, ClosedError, ConfigError
 from .machine import available_memory, local_world_size, parse_bytes, usable_cpus
 from .order import Shuffle
 from .part import Part
+from .policy import OnError, Skipped, Tally, choose
 from .ranks import find_rank
 from .report import render
 from .state import State
@@ -102,6 +104,9 @@ class Loader:
         reads: Literal["auto", "file"] = "auto",
         rank: int | None = None,
         world_size: int | None = None,
+        on_error: OnError = "raise",
+        worker_timeout: float | None = None,
+        max_jobs_per_worker: int | None = None,
         seed_globals: bool = True,
     ) -> None:
         self.dataset = dataset if isinstance(dataset, Dataset) else Dataset(dataset)
@@ -129,6 +134,12 @@ class Loader:
         if memory_limit != "auto":
             parse_bytes(memory_limit, name="memory_limit")
         self._check_functions()
+        self._policy = choose(on_error)
+        self._tally = Tally(None if self._policy is None or callable(self._policy) else self._policy.allowed)
+        self._worker_timeout = worker_timeout
+        if worker_timeout is not None and not worker_timeout > 0:
+            raise ConfigError(f"worker_timeout must be a positive number of seconds, got {worker_timeout!r}")
+        self._max_jobs = None if max_jobs_per_worker is None else _count("max_jobs_per_worker", max_jobs_per_worker, least=1)
 
         self._counters = Counters()
         self._engine: Engine | None = None
@@ -239,6 +250,11 @@ class Loader:
     def stats(self) -> LoaderStats:
         """Return what was counted so far."""
         return self._counters.snapshot()
+
+    @property
+    def skipped(self) -> tuple[Skipped, ...]:
+        """What was left out under `on_error`, the last thousand records of it, in the order of the batches."""
+        return tuple(self._tally.kept)
 
     def report(self) -> str:
         """Return where the time went, as text."""
@@ -384,13 +400,31 @@ class Loader:
             labels=labels,
             record_bytes=table.data_bytes / max(len(table), 1),
             recipe=self._recipe(),
-            num_workers=self.num_workers,
+            workers=PoolOptions(self.num_workers, self._worker_timeout, self._max_jobs),
+            decide=self._decide(),
             prefetch=self._prefetch,
             memory_limit=limit,
             window_bytes=self._window_bytes(limit),
             output=to_torch,
             on_kept=_warn_once(),
         )
+
+    def _decide(self) -> Callable[[AioloadError], Any] | None:
+        """Return what the engine asks about a record that fails."""
+        policy = self._policy
+        if policy is None:
+            return None
+        if not callable(policy):
+            return _leave_out
+        ask: Callable[[AioloadError], Any] = policy
+
+        def decide(error: AioloadError) -> Any:
+            answer = ask(error)
+            if isinstance(answer, str) and answer in ("raise", "skip"):
+                return error if answer == "raise" else None
+            return (answer,)
+
+        return decide
 
     def _window_bytes(self, limit: int) -> int:
         """Return the room for pieces that are read whole: those of all lanes that this rank draws from, or none."""
@@ -510,10 +544,24 @@ class BatchIterator:
         return self._hand_out(item, arrived)
 
     def _hand_out(self, item: Delivery, arrived: float) -> Any:
+        if item.skipped:
+            self._note_skipped(item)
         self._counters.leave(arrived, item.rows, item.size)
         self._steps += 1
         self._loader._handed_out(self, self._steps)
         return item.batch
+
+    def _note_skipped(self, item: Delivery) -> None:
+        """Count what a batch lacks; too much of it ends the iteration."""
+        part = self.plan.part
+        self._counters.add(skipped=len(item.skipped))
+        try:
+            self._loader._tally.add(item.skipped, self.plan.epoch, part.size // part.world_size)
+        except AioloadError:
+            self._over = True
+            self._counters.pause()
+            self._handover.close()
+            raise
 
     def _run_errand(self) -> bool:
         """Do a piece of the work of a loader without workers; tell whether there was one."""
@@ -549,6 +597,10 @@ def _waker(event: anyio.Event) -> Callable[[], None]:
             post(event.set)
 
     return wake
+
+
+def _leave_out(error: AioloadError) -> None:
+    """Leave a record out."""
 
 
 def _count(name: str, value: Any, *, least: int) -> int:

@@ -9,7 +9,7 @@ changes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from .._workers.layout import Layout, Leaf, Tree, batch_tree, tensor, tree_of, u
 from ..errors import SampleError
 
 if TYPE_CHECKING:
+    from .careful import Skips
     from .memory import Lease, Memory
 
 __all__ = ["Delivery", "Made", "Output", "deliver", "to_numpy", "to_torch"]
@@ -38,6 +39,7 @@ class Made:
     tree: Tree | None  # a packed batch, or
     layout: Layout | None  # one of rows
     texts: tuple[list[Any], ...]  # with a layout: the text columns, whole
+    skipped: Skips = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ class Delivery:
     rows: int
     size: int
     lease: Lease | None  # the user's from the moment it is taken
+    skipped: Skips = field(default_factory=list)
 
 
 def to_torch(array: NDArray[Any]) -> Any:
@@ -72,14 +75,18 @@ def deliver(made: Made, memory: Memory, output: Output, on_copy: Callable[[], No
     start = made.lease.span.start
     copied = made.lease.private or memory.crowded
     lease: Lease | None = made.lease
-    if copied:
+    if not made.size:
+        place = np.empty(0, np.uint8)
+        made.lease.release()
+        lease = None
+    elif copied:
         place = memory.arena.array[start : start + made.size].copy()
         on_copy()
         made.lease.release()
         lease = None
     else:
         place = memory.arena.borrow(start, start + made.size, made.lease.release_soon)
-    return Delivery(_build(made, place, output), made.rows, made.size, lease)
+    return Delivery(_build(made, place, output), made.rows, made.size, lease, made.skipped)
 
 
 def _build(made: Made, place: NDArray[np.uint8], output: Output) -> Any:
@@ -92,7 +99,8 @@ def _build(made: Made, place: NDArray[np.uint8], output: Output) -> Any:
         ]
         return batch_tree(made.layout, leaves)
 
-    assert made.tree is not None
+    if made.tree is None:
+        return {}  # a batch without rows, whose layout nobody knows
     found = unpack_leaves(place, made.tree, tensors=False)
     leaves = [_finish(value, leaf, output) for value, leaf in zip(found, made.tree.leaves, strict=True)]
     return tree_of(made.tree, leaves)

@@ -80,6 +80,12 @@ class WorkerContext(context.ForkServerContext):
             if worker.pid is not None and not connection.wait([worker.sentinel], 0):
                 worker.kill()
 
+    def close(self) -> None:
+        """Give back what is kept of processes that have ended: two descriptors each."""
+        for worker in self.processes:
+            worker.close()
+        self.processes.clear()
+
 
 def warm_up() -> None:
     """Start the server, so that it imports while the data set is opened."""
