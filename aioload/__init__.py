@@ -14,6 +14,7 @@ from .errors import (
     WorkerError,
 )
 from .loader import Loader
+from .policy import Skip
 from .shard.writer import Writer
 from .stats import LoaderStats
 from .sync import SyncLoader
@@ -28,6 +29,7 @@ __all__ = [
     "NotFoundError",
     "SampleError",
     "ShardError",
+    "Skip",
     "StorageError",
     "SyncLoader",
     "WorkerError",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import math
 import os
@@ -13,13 +14,14 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 import anyio.lowlevel
 import cloudpickle
 
-from ._pipeline.deliver import Delivery, to_torch
+from ._pipeline.deliver import Delivery, to_torch, without_rows
 from ._pipeline.engine import Engine
 from ._pipeline.house import Settings
 from ._pipeline.plan import Plan
@@ -32,7 +34,7 @@ from .errors import AioloadError, ClosedError, ConfigError
 from .machine import available_memory, local_world_size, parse_bytes, usable_cpus
 from .order import Shuffle
 from .part import Part
-from .policy import OnError, Skipped, Tally, choose
+from .policy import OnError, Skipped, Tally, ask, choose
 from .ranks import find_rank
 from .report import render
 from .state import State
@@ -78,6 +80,13 @@ class Loader:
         memory_limit: bytes that raw records and batches on their way may take, as a number or a text such as
             "2GiB"; "auto" is 2 GiB or a quarter of what is available, if that is less.
         reads: how local files are read: "file" reads them into shared memory, and so does "auto".
+        on_error: what becomes of a sample that cannot be made: "raise"; `aioload.Skip(limit)` leaves it out,
+            up to a limit, so that batches become smaller but never fewer; "skip" allows ten, or one in a
+            hundred; a function of the error returns "raise", "skip", or what the transform should have
+            returned. It is called once for each, in the loader's own thread and ahead of time.
+        worker_timeout: seconds a worker may be at one sample, or at one batch's collate, before it is ended
+            like one that died; the error then has its stack. None waits for ever.
+        max_jobs_per_worker: replace a worker after so many jobs, for user code that leaks memory.
         seed_globals: seed `random`, `numpy.random` and torch for each sample around user code.
 
     Raises:
@@ -136,10 +145,13 @@ class Loader:
         self._check_functions()
         self._policy = choose(on_error)
         self._tally = Tally(None if self._policy is None or callable(self._policy) else self._policy.allowed)
-        self._worker_timeout = worker_timeout
-        if worker_timeout is not None and not worker_timeout > 0:
-            raise ConfigError(f"worker_timeout must be a positive number of seconds, got {worker_timeout!r}")
-        self._max_jobs = None if max_jobs_per_worker is None else _count("max_jobs_per_worker", max_jobs_per_worker, least=1)
+        self._no_rows: Any = None  # what a batch is of which nothing is left, once that is known
+        self._worker_timeout = None if worker_timeout is None else _seconds("worker_timeout", worker_timeout)
+        self._max_jobs = (
+            None
+            if max_jobs_per_worker is None
+            else _count("max_jobs_per_worker", max_jobs_per_worker, least=1)
+        )
 
         self._counters = Counters()
         self._engine: Engine | None = None
@@ -168,7 +180,7 @@ class Loader:
 
     @property
     def padded(self) -> int:
-        """Rows of an epoch on this rank that repeat its first records: the last row of its last batch, or none."""
+        """Rows of an epoch on this rank that repeat its first records: one in its last batch, or none."""
         return self._part(self._start_position).padded
 
     def set_epoch(self, epoch: int) -> None:
@@ -178,7 +190,8 @@ class Loader:
             return
         if self._start_position:
             warnings.warn(
-                f"set_epoch({epoch}) drops the position {self._start_position} that was loaded for epoch {self.epoch}",
+                f"set_epoch({epoch}) drops the position {self._start_position} that was loaded for "
+                f"epoch {self.epoch}",
                 stacklevel=2,
             )
         self.epoch, self._start_position, self._position = epoch, 0, 0
@@ -253,7 +266,7 @@ class Loader:
 
     @property
     def skipped(self) -> tuple[Skipped, ...]:
-        """What was left out under `on_error`, the last thousand records of it, in the order of the batches."""
+        """What was left out under `on_error`, the last thousand of it, in the order of the batches."""
         return tuple(self._tally.kept)
 
     def report(self) -> str:
@@ -307,7 +320,9 @@ class Loader:
     def _adopt(self, state: State) -> None:
         """Take seed and order from a state."""
         if self._engine is not None and state.seed != self.seed:
-            raise ConfigError("workers have started with another seed; load the state before the first iteration")
+            raise ConfigError(
+                "workers have started with another seed; load the state before the first iteration"
+            )
         mode: Any = {"none": False}.get(state.shuffle, state.shuffle)
         block = state.shuffle == "block"
         self.seed, self._chosen = state.seed, None
@@ -332,9 +347,9 @@ class Loader:
         if self.drop_last and size < self.batch_size * self.world_size and not self._warned_short:
             self._warned_short = True
             warnings.warn(
-                f"{self.dataset.source} has {size} records, fewer than the {self.batch_size * self.world_size} of "
-                f"one step (batch_size={self.batch_size}, {self.world_size} ranks): with drop_last=True an epoch "
-                "has no batch",
+                f"{self.dataset.source} has {size} records, fewer than the "
+                f"{self.batch_size * self.world_size} of one step (batch_size={self.batch_size}, "
+                f"{self.world_size} ranks): with drop_last=True an epoch has no batch",
                 stacklevel=3,
             )
         return Part(
@@ -416,18 +431,10 @@ class Loader:
             return None
         if not callable(policy):
             return _leave_out
-        ask: Callable[[AioloadError], Any] = policy
-
-        def decide(error: AioloadError) -> Any:
-            answer = ask(error)
-            if isinstance(answer, str) and answer in ("raise", "skip"):
-                return error if answer == "raise" else None
-            return (answer,)
-
-        return decide
+        return partial(ask, policy)
 
     def _window_bytes(self, limit: int) -> int:
-        """Return the room for pieces that are read whole: those of all lanes that this rank draws from, or none."""
+        """Return the room for pieces that are read whole: of all lanes this rank draws from, or none."""
         if self.shuffle.mode != "block":
             return 0
         table = self.dataset.table
@@ -447,14 +454,28 @@ class Loader:
         self.check_open()
         plan = self._plan(self.epoch, self._start_position)
         if self._current is not None:
-            self._current.end("another iteration over this loader has begun; a loader feeds one iterator at a time")
+            self._current.end(
+                "another iteration over this loader has begun; a loader feeds one iterator at a time"
+            )
         engine = self._start()
+        self._tally.begin()
         self._position, self._start_position = plan.part.start, 0
         handover = engine.open_pass(plan, self._plan(self.epoch + 1, 0))
-        self._current = BatchIterator(self, engine, handover, plan)
+        self._current = iterator = BatchIterator(self, engine, handover, plan)
         if not plan.steps:
-            self._advance(self._current)
-        return self._current
+            self._advance(iterator)
+        return iterator
+
+    def _shaped(self, item: Delivery) -> Any:
+        """Return the batch; one without rows is made like the first that had some.
+
+        What is known here does not depend on which worker was faster.
+        """
+        if not item.rows:
+            return {} if self._no_rows is None else copy.deepcopy(self._no_rows)
+        if self._no_rows is None and self._policy is not None:
+            self._no_rows = without_rows(item.batch, item.rows)
+        return item.batch
 
     def _handed_out(self, iterator: BatchIterator, steps: int) -> None:
         """Note how far an iteration has come; after its last batch the next epoch is due."""
@@ -471,9 +492,11 @@ class Loader:
         self.epoch, self._position = iterator.plan.epoch + 1, 0
 
     def check_open(self) -> None:
-        """Raise a `ClosedError` if the loader was closed."""
+        """Raise a `ClosedError` if the loader was closed, or its process forked since it started."""
         if self._closed:
             raise ClosedError("the loader was closed; make a new one to go on")
+        if self._engine is not None:
+            self._engine.check_process()
 
 
 class BatchIterator:
@@ -501,11 +524,12 @@ class BatchIterator:
             try:
                 return self._take(arrived)
             except anyio.WouldBlock:
-                if not self._run_errand():
-                    self._handover.wait(_LIVENESS)
-                    self._engine.check()
+                pass  # and wait outside: Ctrl-C must not look like a fault while handling this one
             except anyio.EndOfStream:
                 raise StopIteration from None
+            if not self._run_errand():
+                self._handover.wait(_LIVENESS)
+                self._engine.check()
 
     async def __anext__(self) -> Any:
         arrived = self._counters.arrive()
@@ -516,11 +540,12 @@ class BatchIterator:
             try:
                 return self._take(arrived)
             except anyio.WouldBlock:
-                if not self._run_errand():
-                    await self._wait()
-                    self._engine.check()
+                pass
             except anyio.EndOfStream:
                 raise StopAsyncIteration from None
+            if not self._run_errand():
+                await self._wait()
+                self._engine.check()
 
     def end(self, reason: str) -> None:
         """End the iteration; its next step raises a `ClosedError` with this reason."""
@@ -530,6 +555,7 @@ class BatchIterator:
         """Return the next batch if it is ready, or raise its error."""
         if self._over:
             raise anyio.EndOfStream
+        self._engine.check_process()  # before any lock, which a fork may have copied while it was held
         try:
             item = self._handover.take_nowait()
         except anyio.EndOfStream:
@@ -546,10 +572,11 @@ class BatchIterator:
     def _hand_out(self, item: Delivery, arrived: float) -> Any:
         if item.skipped:
             self._note_skipped(item)
+        batch = self._loader._shaped(item)
         self._counters.leave(arrived, item.rows, item.size)
         self._steps += 1
         self._loader._handed_out(self, self._steps)
-        return item.batch
+        return batch
 
     def _note_skipped(self, item: Delivery) -> None:
         """Count what a batch lacks; too much of it ends the iteration."""
@@ -609,6 +636,12 @@ def _count(name: str, value: Any, *, least: int) -> int:
     return int(value.__index__())
 
 
+def _seconds(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise ConfigError(f"{name} must be a positive number of seconds, got {value!r}")
+    return value
+
+
 def _workers(value: Any) -> int:
     if value == "auto":
         return max(1, usable_cpus() // local_world_size())
@@ -651,6 +684,8 @@ _open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 def _close_forgotten(engine: Engine, name: str) -> None:
     """Close the engine of a loader that was let go without being closed."""
+    if engine.forked:
+        return
     warnings.warn(
         f"{name} was never closed; use `async with`, `with loader.sync()` or close()",
         ResourceWarning,
@@ -662,8 +697,7 @@ def _close_forgotten(engine: Engine, name: str) -> None:
 
 def _close_all() -> None:
     """Close what is open when the interpreter exits."""
-    for engine in list(_open_engines):
-        engine.close()
+    Engine.close_all(_open_engines)
 
 
 # Before concurrent.futures waits for its threads, which would wait for jobs that run: an ordinary atexit hook

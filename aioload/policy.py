@@ -6,6 +6,7 @@ every time, however many workers found the bad records in whatever order.
 
 from __future__ import annotations
 
+import inspect
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Any, Literal
 
 from .errors import AioloadError, ConfigError
 
-__all__ = ["OnError", "Skip", "Skipped", "Tally", "choose"]
+__all__ = ["OnError", "Skip", "Skipped", "Tally", "ask", "choose"]
 
 _KEPT = 1000  # skipped records that are remembered by name
 _DEFAULT_LEAST, _DEFAULT_SHARE = 10, 0.01
@@ -78,15 +79,42 @@ def choose(on_error: OnError) -> Skip | _Default | Callable[[AioloadError], Any]
     Raises:
         ConfigError: it is none of the options.
     """
-    if isinstance(on_error, Skip) or (callable(on_error) and not isinstance(on_error, type)):
+    if isinstance(on_error, Skip):
+        return on_error
+    if callable(on_error) and not isinstance(on_error, type) and not inspect.iscoroutinefunction(on_error):
         return on_error
     if on_error == "raise":
         return None
     if on_error == "skip":
         return _Default()
     raise ConfigError(
-        f'on_error must be "raise", "skip", aioload.Skip(limit=...) or a function of the error, got {on_error!r}'
+        'on_error must be "raise", "skip", aioload.Skip(limit=...) or a plain function of the error, '
+        f"got {on_error!r}"
     )
+
+
+def ask(policy: Callable[[AioloadError], Any], error: AioloadError) -> tuple[Any] | None:
+    """Ask a function of the user what becomes of a record.
+
+    Returns:
+        None to leave it out; else, in a tuple of one, the sample to take in its place.
+
+    Raises:
+        AioloadError: the error, if the function says so; another one if it failed itself.
+    """
+    try:
+        answer = policy(error)
+    except AioloadError:
+        raise
+    except BaseException as raised:  # user code: it must not end the engine's loop that it runs in
+        told = f"on_error raised {type(raised).__name__} ({raised})"
+        raise AioloadError(f"{told} for: {error}", record=error.record, shard=error.shard) from raised
+    if answer is None:
+        told = 'on_error returned None, which is neither "raise" nor "skip" nor a sample'
+        raise AioloadError(f"{told}, for: {error}", record=error.record, shard=error.shard)
+    if isinstance(answer, str) and answer == "raise":
+        raise error
+    return None if isinstance(answer, str) and answer == "skip" else (answer,)
 
 
 class Tally:
@@ -98,11 +126,15 @@ class Tally:
 
     def __init__(self, allowed: Callable[[int], int] | None) -> None:
         self._allowed = allowed
-        self._epoch = -1
         self._count = 0
         self._shards: set[str] = set()
         self.total = 0
         self.kept: deque[Skipped] = deque(maxlen=_KEPT)
+
+    def begin(self) -> None:
+        """Count from nothing again: an iteration begins."""
+        self._count = 0
+        self._shards.clear()
 
     def add(self, skipped: Iterable[tuple[Skipped, AioloadError, bool]], epoch: int, records: int) -> None:
         """Note what a batch lacks.
@@ -115,9 +147,6 @@ class Tally:
         Raises:
             AioloadError: the limit is exceeded: the error of the record that did it, with a note.
         """
-        if epoch != self._epoch:
-            self._epoch, self._count = epoch, 0
-            self._shards.clear()
         for one, error, whole_shard in skipped:
             counts = not (whole_shard and one.shard in self._shards)
             if whole_shard and one.shard is not None:
@@ -128,7 +157,7 @@ class Tally:
             limit = None if self._allowed is None else self._allowed(records)
             if limit is not None and self._count > limit:
                 error.add_note(
-                    f"{self._count} records of epoch {epoch} could not be used on this rank, and on_error allows "
-                    f"{limit}; loader.skipped lists them"
+                    f"{self._count} records of epoch {epoch} could not be used on this rank, and on_error "
+                    f"allows {limit}; loader.skipped lists them"
                 )
                 raise error

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from .dataset import Dataset
+from .policy import Skipped
 from .stats import LoaderStats
 
 __all__ = ["SyncLoader"]
@@ -26,6 +27,8 @@ class Face(Protocol):
     def close(self) -> None: ...
     def report(self) -> str: ...
     def set_epoch(self, epoch: int) -> None: ...
+    @property
+    def skipped(self) -> tuple[Skipped, ...]: ...
     def stats(self) -> LoaderStats: ...
 
 
@@ -79,6 +82,11 @@ class SyncLoader:
     def epoch(self) -> int:
         """The epoch that the next iteration runs."""
         return self._loader.epoch
+
+    @property
+    def skipped(self) -> tuple[Skipped, ...]:
+        """What was left out under `on_error`."""
+        return self._loader.skipped
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iteration runs."""

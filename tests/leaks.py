@@ -120,11 +120,22 @@ def _compare(before: Traces, now: Traces) -> list[str]:
     """Sentences about what is in `now` and was not in `before`."""
     found = [f"process {pid}: {_command(pid)}" for pid in now.processes - before.processes if _runs(pid)]
     found += [f"thread {thread.name!r}" for thread in now.threads - before.threads if thread.is_alive()]
-    found += [f"shared memory /dev/shm/{name}" for name in now.segments - before.segments]
+    found += [f"shared memory /dev/shm/{name}" for name in _ours(now.segments - before.segments)]
     found += [f"temporary file {name}" for name in now.files - before.files]
     if len(now.descriptors) > len(before.descriptors) + SPARE_DESCRIPTORS:
         found += [f"descriptor {fd}: {_target(fd)}" for fd in sorted(now.descriptors - before.descriptors)]
     return found
+
+
+def _ours(names: frozenset[str]) -> list[str]:
+    """Leave out semaphores that this process does not hold: /dev/shm is everybody's.
+
+    One of ours that is not unlinked is still mapped, as multiprocessing unlinks it when its object goes.
+    """
+    if not any(name.startswith("sem.") for name in names):
+        return sorted(names)
+    mapped = Path("/proc/self/maps").read_text()
+    return sorted(name for name in names if not name.startswith("sem.") or f"/dev/shm/{name}" in mapped)
 
 
 def _descendants(pid: int) -> Iterator[int]:

@@ -28,6 +28,7 @@ FLOORS = (
     ("aioload.storage", "aioload.shard", "aioload.decode", "aioload.collate", "aioload.digits"),
     (
         "aioload.tree",
+        "aioload.cgroup",
         "aioload.machine",
         "aioload.order",
         "aioload.part",

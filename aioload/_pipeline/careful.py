@@ -17,7 +17,7 @@ import numpy as np
 
 from .._workers.layout import NoRoom, pack
 from .._workers.pool import WorkerDied
-from ..errors import AioloadError, NotFoundError
+from ..errors import AioloadError, NotFoundError, SampleError
 from ..policy import Skipped
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ __all__ = ["Careful", "Piece", "Skips", "Suspects"]
 Skips = list[tuple[Skipped, AioloadError, bool]]
 """What a batch lacks: each record with its error, and whether its whole shard is missing."""
 
-_MAX_DEATHS = 6  # of workers, over one record or between records, whoever is to blame
+_MAX_DEATHS = 2  # of workers over one record, the second with nothing else in work
 
 
 class Suspects:
@@ -50,8 +50,10 @@ class Suspects:
         self._deaths.pop(record, None)
 
     def among(self, records: list[tuple[int, int]]) -> list[int]:
-        """Return which of these are under suspicion."""
-        return [place for place, record in enumerate(records) if record in self._deaths] if self._deaths else []
+        """Return the places of those under suspicion."""
+        if not self._deaths:
+            return []
+        return [place for place, record in enumerate(records) if record in self._deaths]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +74,8 @@ class Careful:
         walk: the run's.
         whole: all rows of the batch.
         known: rows that are known to fail, with their errors.
-        decide: says what becomes of a failed record: None leaves it out, an error is raised, and anything
-            else is the
-            sample to take in its place, in a tuple of one.
+        decide: says what becomes of a failed record: None leaves it out, a tuple of one is the sample to take
+            in its place; or it raises.
     """
 
     def __init__(
@@ -113,23 +114,15 @@ class Careful:
         """Have some rows made, in pieces where workers die over them."""
         suspects = self._walk.suspects.among(self._walk.records(part))
         if suspects and part.rows > 1:
-            for smaller in part.around(suspects[0]):
-                await self._try(smaller, stack)
+            await self._try_each(part.around(suspects[0]), stack)
             return
 
-        deaths = 0
-        while True:
-            try:
-                outcome, lease = await self._walk.collect(part, stack)
-            except WorkerDied as died:
-                deaths += 1
-                if self._blame(part, died, deaths):
-                    return
-                if part.rows > 1 and died.row is not None:
-                    await self._try(part, stack)  # it has a suspect now
-                    return
-                continue
-            break
+        try:
+            outcome, lease = await self._walk.collect(part, self._whole, stack)
+        except WorkerDied as died:
+            if not self._blame(part, died):
+                await self._try_each(part.halves() if died.row is None else [part], stack)
+            return
         for failure in outcome.failures:
             assert failure.row is not None
             self._failed[failure.row] = self._walk.error(failure, part.step)
@@ -139,38 +132,35 @@ class Careful:
         if part.rows == 1:
             self._walk.suspects.clear(self._walk.records(part)[0])
 
-    def _blame(self, part: Part, died: WorkerDied, deaths: int) -> bool:
-        """Count a death; tell whether a record is now found to be its cause."""
-        records = self._walk.records(part)
-        row = died.row if died.row is not None and died.row < part.rows else None
-        count = self._walk.suspects.note(records[row]) if row is not None else 0
-        if part.rows == 1 and count >= 2:
-            self._failed[part.first] = self._walk.killed(part, died)
-            return True
-        if deaths >= _MAX_DEATHS:
-            for place in range(part.rows):
-                self._failed[part.first + place] = self._walk.killed(part, died)
-            return True
-        return False
+    async def _try_each(self, parts: list[Part], stack: contextlib.ExitStack) -> None:
+        for part in parts:
+            await self._try(part, stack)
 
-    async def _settle(
-        self, row: int, skipped: Skips, stack: contextlib.ExitStack
-    ) -> AioloadError | None:
+    def _blame(self, part: Part, died: WorkerDied) -> bool:
+        """Count a death; tell whether a record is now found to be its cause."""
+        row = 0 if part.rows == 1 else died.row  # a record may also kill while what it became is packed
+        if row is None or row >= part.rows:
+            return False
+        deaths = self._walk.suspects.note(self._walk.records(part)[row])
+        found = part.rows == 1 and deaths >= _MAX_DEATHS
+        if found:
+            self._failed[part.first] = self._walk.killed(part, died)
+        return found
+
+    async def _settle(self, row: int, skipped: Skips, stack: contextlib.ExitStack) -> AioloadError | None:
         """Decide what becomes of a failed row; return the error if that is to be raised."""
         error = self._failed[row]
+        error.step, error.facts = self._whole.step, {**error.facts, "step": self._whole.step}
         try:
             decision = self._decide(error)
-            if isinstance(decision, Exception):
-                raise decision
-        except Exception as raised:
-            return raised if isinstance(raised, AioloadError) else _policy_failed(raised, error)
+            if decision is not None:
+                await self._insert(row, decision[0], stack)
+        except AioloadError as raised:
+            return raised
         if decision is None:
-            one = self._whole.around(row)[min(row, 1)]
-            shard, (_, record) = self._walk.shard_of(one), self._walk.records(one)[0]
+            shard, record = self._walk.place_of(self._whole, row)
             gone = Skipped(self._walk.epoch, shard, record, error.key, str(error))
             skipped.append((gone, error, isinstance(error, NotFoundError)))
-        else:
-            await self._insert(row, decision[0], stack)
         return None
 
     async def _insert(self, row: int, sample: Any, stack: contextlib.ExitStack) -> None:
@@ -178,21 +168,19 @@ class Careful:
         size = 1 << 16
         while True:
             lease = await self._walk.lease(stack, size)
-            array = self._walk.array(lease)
             try:
-                where, used = pack(([sample], [row], np.array([row])), array)
+                where, used = pack(([sample], [row], np.array([row])), self._walk.array(lease))
             except NoRoom as small:
                 size = small.need
                 continue
+            except Exception as raised:
+                raise _cannot_pack(raised, self._failed[row]) from raised
             self._pieces.append(Piece(row, 1, lease, where, used))
             return
 
 
-def _policy_failed(raised: Exception, error: AioloadError) -> AioloadError:
-    """Return the error of an `on_error` that itself failed."""
-    failed = AioloadError(
-        f"on_error raised {type(raised).__name__} ({raised}) for: {error}", record=error.record, shard=error.shard
-    )
-    failed.__cause__ = raised
-    return failed
-
+def _cannot_pack(raised: Exception, error: AioloadError) -> SampleError:
+    """Return the error of a sample from `on_error` that cannot stand in a batch."""
+    what = f"{type(raised).__name__}: {raised}"
+    message = f"the sample that on_error gave cannot be packed ({what}), for: {error}"
+    return SampleError(message, record=error.record, shard=error.shard, cause=repr(raised))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -58,14 +59,18 @@ class Part:
     def without(self, rows: set[int]) -> list[Part]:
         """Return what is left without some rows of the batch, in stretches."""
         own = [row - self.first for row in sorted(rows) if self.first <= row < self.first + self.rows]
-        borders = [-1, *own, self.rows]
-        pairs = zip(borders[:-1], borders[1:], strict=True)
-        return [self._cut(before + 1, after) for before, after in pairs if after > before + 1]
+        borders = pairwise([-1, *own, self.rows])
+        return [self._cut(before + 1, after) for before, after in borders if after > before + 1]
 
     def around(self, place: int) -> list[Part]:
         """Return the row at a place by itself, and what comes before and after it."""
         cuts = [(0, place), (place, place + 1), (place + 1, self.rows)]
         return [self._cut(start, stop) for start, stop in cuts if start < stop]
+
+    def halves(self) -> list[Part]:
+        """Return the first and the second half, if there is one."""
+        middle = self.rows // 2
+        return [self._cut(start, stop) for start, stop in ((0, middle), (middle, self.rows)) if start < stop]
 
     def _cut(self, start: int, stop: int) -> Part:
         width = len(self.table) // self.rows
@@ -241,7 +246,7 @@ class Walk:
             await self._make_careful(part)
 
     async def _make_packed(self, parts: list[Part]) -> None:
-        """Make whole batches that describe themselves; those that need more room than was guessed come last."""
+        """Make whole batches that describe themselves; those that were given too little room come last."""
         again: list[tuple[Part, int]] = []
         troubled: list[Part] = []
 
@@ -328,7 +333,7 @@ class Walk:
             return failed if failed is not None else await self._collate(parts, packed)
 
     async def _pack_all(self, parts: list[Part], stack: contextlib.ExitStack) -> list[tuple[Outcome, Lease]]:
-        """Have all parts packed; those that had too little room once more, when the others take what they need."""
+        """Have all parts packed; those given too little room again, when the others take what they need."""
         packed: dict[int, tuple[Outcome, Lease]] = {}
 
         async def pack(number: int, size: int) -> None:
@@ -338,7 +343,7 @@ class Walk:
                 packed[number] = _DIED, self._leases[0]
 
         sizes = {number: self._guess(part, len(parts)) for number, part in enumerate(parts)}
-        while sizes:
+        while sizes and not any(outcome is _DIED for outcome, _ in packed.values()):
             async with anyio.create_task_group() as group:
                 for number, size in sizes.items():
                     group.start_soon(pack, number, size)
@@ -368,19 +373,18 @@ class Walk:
                 return (await self._do(job, leases)).outcomes[0]
             except WorkerDied as died:
                 last = died
-        raise WorkerError(
-            f"batch {job.step}: a worker process {last.how} each time while collate ran", step=job.step, cause=last.how
-        )
+        message = f"batch {job.step}: each worker process that put it together {last.how}"
+        raise _killed(message, last, step=job.step)
 
     # for `careful`
 
-    async def collect(self, part: Part, stack: contextlib.ExitStack) -> tuple[Outcome, Lease]:
-        """Have some rows packed as samples, as far as they can be made.
+    async def collect(self, part: Part, whole: Part, stack: contextlib.ExitStack) -> tuple[Outcome, Lease]:
+        """Have some rows of a batch packed as samples, as far as they can be made.
 
         Raises:
             WorkerDied: a worker died over them.
         """
-        size = self._guess(part, 1)
+        size = self._guess(part, -(-whole.rows // part.rows))
         while True:
             with contextlib.ExitStack() as own:
                 lease = await self._lease(own, size)
@@ -397,7 +401,9 @@ class Walk:
     async def finish(self, whole: Part, pieces: Sequence[Piece], skipped: Skips) -> Made | AioloadError:
         """Make a batch of the pieces that are left of it."""
         if not pieces:
-            return await self._empty(whole, skipped)
+            with contextlib.ExitStack() as stack:
+                lease = await self._lease(stack, 1)
+                return Made(whole.step, 0, lease.keep(), 0, None, None, (), skipped)
         size = align(sum(piece.used for piece in pieces) + (1 << 12))
         sources = tuple((piece.lease.span, piece.descriptor) for piece in pieces)
         rows = sum(piece.rows for piece in pieces)
@@ -410,16 +416,6 @@ class Walk:
                     made = self._packed(replace(whole, rows=rows), outcome, lease)
                     return made if isinstance(made, AioloadError) else replace(made, skipped=skipped)
             size = outcome.need
-
-    async def _empty(self, whole: Part, skipped: Skips) -> Made:
-        """Make a batch without rows: of the known layout, or of none."""
-        layout = self._sizes.layout
-        with contextlib.ExitStack() as stack:
-            lease = await self._lease(stack, 1)
-            lists: tuple[list[Any], ...] = ()
-            if layout is not None:
-                lists = tuple([] for column in layout.columns if column.rule in ("text", "bytes"))
-            return Made(whole.step, 0, lease.keep(), 0, None, layout, lists, skipped)
 
     @property
     def epoch(self) -> int:
@@ -440,20 +436,16 @@ class Walk:
         """Return the bytes of a lease."""
         return self._memory.arena.array[lease.span.start : lease.span.stop]
 
-    def shard_of(self, part: Part) -> str:
-        """Return the name of the shard that a part's first record lies in."""
-        return self._shards[int(self._run.table["shard"][(part.table.start - self._table) // TABLE.itemsize])]
+    def place_of(self, part: Part, row: int) -> tuple[str, int]:
+        """Return shard and number of the record of a row."""
+        entry = self._run.table[(part.table.start - self._table) // TABLE.itemsize + row]
+        return self._shards[int(entry["shard"])], int(entry["record"])
 
     def killed(self, part: Part, died: WorkerDied) -> WorkerError:
         """Return the error of a record that kills workers."""
-        source, record = self.records(part)[0]
-        shard = self.shard_of(part)
+        shard, record = self.place_of(part, 0)
         message = f"record {record} ({shard}): the worker process that worked on it {died.how}, each time"
-        facts: dict[str, Any] = {"exit_code": died.exit_code, "step": part.step, "cause": died.stack or died.how}
-        error = WorkerError(message, shard=shard, record=record, source=source, **facts)
-        if died.stack:
-            error.add_note(f"it was at:\n{died.stack}")
-        return error
+        return _killed(message, died, shard=shard, record=record, step=part.step)
 
     # what both have in common
 
@@ -589,12 +581,20 @@ class Walk:
         return error
 
 
-class _Troubled(Exception):  # noqa: N818 - says only that the batch goes another way
+class _Troubled(Exception):
     """The batch must be made carefully."""
 
 
 def _raise(error: AioloadError) -> Any:
     raise error
+
+
+def _killed(message: str, died: WorkerDied, **facts: Any) -> WorkerError:
+    """Return the error of something over which workers die."""
+    error = WorkerError(message, exit_code=died.exit_code, cause=died.stack or died.how, **facts)
+    if died.stack is not None:
+        error.add_note(f"it was at:\n{died.stack or 'its stack could not be had'}")
+    return error
 
 
 def _neighbours(steps: Sequence[int]) -> Iterator[list[int]]:

@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 
 from .._workers.layout import Layout, Leaf, Tree, batch_tree, tensor, tree_of, unpack_leaves, view
 from ..errors import SampleError
+from ..tree import flatten, unflatten
 
 if TYPE_CHECKING:
     from .careful import Skips
     from .memory import Lease, Memory
 
-__all__ = ["Delivery", "Made", "Output", "deliver", "to_numpy", "to_torch"]
+__all__ = ["Delivery", "Made", "Output", "deliver", "to_numpy", "to_torch", "without_rows"]
 
 Output = Callable[[NDArray[Any]], Any]
 """What becomes of an array over the arena."""
@@ -46,7 +47,7 @@ class Made:
 class Delivery:
     """A batch on the hand-over."""
 
-    batch: Any
+    batch: Any  # None if it has no rows
     rows: int
     size: int
     lease: Lease | None  # the user's from the moment it is taken
@@ -89,6 +90,38 @@ def deliver(made: Made, memory: Memory, output: Output, on_copy: Callable[[], No
     return Delivery(_build(made, place, output), made.rows, made.size, lease, made.skipped)
 
 
+def without_rows(batch: Any, rows: int) -> Any:
+    """Return a batch of the same make with nothing in it.
+
+    Args:
+        batch: as handed to the user.
+        rows: samples in it. Where a leaf has not as many, nobody knows what it would be without them, and the
+            batch becomes an empty dict.
+    """
+    leaves, structure = flatten(batch, is_leaf=lambda part: _is_column(part, rows))
+    if not all(_is_column(leaf, rows) or _has_rows(leaf, rows) for leaf in leaves):
+        return {}
+    return unflatten(structure, [[] if isinstance(leaf, list) else _no_rows(leaf) for leaf in leaves])
+
+
+def _is_column(part: Any, rows: int) -> bool:
+    """Tell whether a list holds a value for each row, and not a tensor for each item of a sample."""
+    return (
+        isinstance(part, list)
+        and len(part) == rows
+        and not all(_has_rows(leaf, rows) for leaf in flatten(part)[0])
+    )
+
+
+def _has_rows(leaf: Any, rows: int) -> bool:
+    return tuple(getattr(leaf, "shape", ())[:1]) == (rows,)
+
+
+def _no_rows(leaf: Any) -> Any:
+    shape = (0, *leaf.shape[1:])
+    return leaf.new_empty(shape) if hasattr(leaf, "new_empty") else np.empty(shape, leaf.dtype)
+
+
 def _build(made: Made, place: NDArray[np.uint8], output: Output) -> Any:
     """Return the batch over its bytes."""
     if made.layout is not None:
@@ -100,7 +133,7 @@ def _build(made: Made, place: NDArray[np.uint8], output: Output) -> Any:
         return batch_tree(made.layout, leaves)
 
     if made.tree is None:
-        return {}  # a batch without rows, whose layout nobody knows
+        return None  # a batch without rows: what it should look like is known where batches are handed out
     found = unpack_leaves(place, made.tree, tensors=False)
     leaves = [_finish(value, leaf, output) for value, leaf in zip(found, made.tree.leaves, strict=True)]
     return tree_of(made.tree, leaves)

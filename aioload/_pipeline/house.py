@@ -90,17 +90,20 @@ class House:
             window_bytes=settings.window_bytes,
         )
         storages = settings.open_storages()
-        for storage in storages:
-            aclose = getattr(storage, "aclose", None)
-            if aclose is not None:
-                stack.push_async_callback(aclose)
+        stack.push_async_callback(_close, storages)
         memory = Memory(arena, settings.on_kept, settings.window_bytes)
         house = cls(settings, counters, memory, storages)
         if settings.workers.num_workers:
             house.pool = house._open_pool(stack)
-            stack.push_async_callback(house.pool.aclose)
+            stack.push_async_callback(house.end_workers)
             group.start_soon(house.pool.serve)
         return house
+
+    async def end_workers(self) -> None:
+        """End all worker processes, whoever is cancelled meanwhile; twice is free."""
+        if self.pool is not None:
+            with anyio.CancelScope(shield=True):
+                await self.pool.aclose()
 
     def enter(self, order: Order, is_due: Callable[[], bool]) -> None:
         """Note that a run is under way.
@@ -133,3 +136,13 @@ class House:
         recipe = cloudpickle.dumps(self.settings.recipe)
         handle = ArenaHandle(self.memory.arena)
         return WorkerPool(options, handle, marks, recipe, threads, lambda: self.counters.add(restarts=1))
+
+
+async def _close(storages: Sequence[Storage]) -> None:
+    """Close storages side by side: one that is stuck must not use up the others' time."""
+    with anyio.CancelScope(shield=True):
+        async with anyio.create_task_group() as group:
+            for storage in storages:
+                aclose = getattr(storage, "aclose", None)
+                if aclose is not None:
+                    group.start_soon(aclose)

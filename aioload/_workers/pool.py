@@ -8,6 +8,9 @@ there and back would show; everything else waits here, where it can still be dro
 A dead worker's running job comes back as `WorkerDied`, with the record it was at; what else it was given goes
 back into the queue. Whether a job is worth another try is for those to say who know its records.
 
+A death is told by the executor, at once. From time to time the pool looks for itself, since the executor
+misses a process that dies in the middle of a message, and looks after a worker only while it has a job.
+
 All of it runs in the engine's loop, but for starting and ending processes, which block and go to threads.
 """
 
@@ -22,6 +25,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from concurrent.futures.process import BrokenProcessPool
+from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -39,11 +43,14 @@ __all__ = ["Order", "PoolOptions", "Runner", "Ticket", "WorkerDied", "WorkerPool
 
 _log = logging.getLogger("aioload.workers")
 
-_SHORT_JOB = 0.02  # seconds; below it a seat is given its next job before it asks: the way takes some 300 µs
+_SHORT_JOB = 0.02  # seconds; below it a seat has its next job before it asks: the way takes some 300 µs
 _GRACE = 1.0  # seconds for processes to end by themselves when the pool closes
 _MAX_FAILED_STARTS = 3  # in a row: then starting is hopeless
-_DEATHS_IN_A_ROW = 8  # without a single job done in between, and a few more for each worker
-_DEATHS_A_MINUTE = 60  # and a few more for each worker: a machine on which so many die is no place to train
+_LOOK_SECONDS = 0.5  # between two looks at all workers
+_DEATHS_IN_A_ROW = (
+    24  # without a single job done in between: two for each record that "skip" allows, and some
+)
+_DEATHS_A_MINUTE = 60  # and two more for each worker: a machine on which so many die is no place to train
 
 Order = tuple[int, int]
 """Urgency: (pass, run); the lower is needed first."""
@@ -53,11 +60,11 @@ class Runner(Protocol):
     """Whoever runs jobs: the pool, or the user's own thread."""
 
     async def run(self, job: Job, order: Order, done: Callable[[], None]) -> Answer:
-        """Run a job; `done` is called once the job no longer touches the arena, also when the wait was cancelled."""
+        """Run a job; `done` is called once it no longer touches the arena, also if the wait was cancelled."""
 
 
-class WorkerDied(Exception):  # noqa: N818 - what happened, for those who decide whether it is an error
-    """The worker that ran a job died, or was ended because it did not answer.
+class WorkerDied(Exception):
+    """The worker that ran a job died, or was ended because it did not answer; no error as yet.
 
     Args:
         how: what is known of its end, in words.
@@ -81,7 +88,7 @@ class PoolOptions:
     num_workers: int
     """Processes."""
     timeout: float | None = None
-    """Seconds a worker may be at one record before it is taken for hung; None: for ever."""
+    """Seconds a worker may be at one record or at a batch's collate; None: for ever."""
     max_jobs: int | None = None
     """Jobs after which a worker is replaced; None: never."""
 
@@ -97,10 +104,21 @@ class Ticket:
     done: Callable[[], None] = field(compare=False)
     began: float = field(default=0.0, compare=False)
 
+    @property
+    def wanted(self) -> bool:
+        """Whether anybody still waits for the answer."""
+        return not self.answer.done()
+
+    def accept(self, answer: Answer) -> None:
+        """Let the job succeed."""
+        self.done()
+        if self.wanted:
+            self.answer.set_result(answer)
+
     def refuse(self, error: Exception) -> None:
         """Let the job fail."""
         self.done()
-        if not self.answer.done():
+        if self.wanted:
             self.answer.set_exception(error)
             self.answer.exception()  # looked at: whoever waits may be cancelled at this very moment
 
@@ -135,6 +153,7 @@ class WorkerPool:
         self._numbers = itertools.count()
         self._job_seconds = 1.0  # moving average; the first jobs count as long
         self._broken: AioloadError | None = None
+        self._closed = False
         self._deaths: deque[float] = deque()
         self._deaths_in_a_row = 0
         self._failed_starts = 0
@@ -146,8 +165,7 @@ class WorkerPool:
     async def serve(self) -> None:
         """Start workers, watch them and replace those that die, until cancelled."""
         async with anyio.create_task_group() as group:
-            if self._options.timeout is not None:
-                group.start_soon(self._watch, self._options.timeout)
+            group.start_soon(self._watch)
             async for seat in self._starts:
                 group.start_soon(self._start, seat)
 
@@ -161,7 +179,7 @@ class WorkerPool:
         """
         if self._broken is not None:
             done()
-            raise self._broken.with_traceback(None)  # one error for many jobs
+            raise copy(self._broken)  # one reason for many jobs
         ticket = Ticket(order, next(self._numbers), job, self._loop.create_future(), done)
         heapq.heappush(self._queue, ticket)
         self._dispatch()
@@ -172,12 +190,12 @@ class WorkerPool:
             raise
 
     async def aclose(self) -> None:
-        """End all processes, side by side."""
+        """End all processes, side by side; twice is free."""
         self._break(ClosedError("the workers were ended; make a new loader to go on"))
+        self._closed = True
         self._to_start.close()
-        seats = [*self._seats, *self._leaving]
-        closings = [self._loop.run_in_executor(self._threads, seat.close, _GRACE) for seat in seats]
-        await asyncio.gather(*closings)
+        await asyncio.gather(*(self._close(seat) for seat in (*self._seats, *self._leaving)))
+        self._starts.close()
 
     def _seat(self, mark: Span) -> Seat:
         """Make a seat, to be started."""
@@ -186,16 +204,11 @@ class WorkerPool:
         return seat
 
     async def _start(self, seat: Seat) -> None:
-        """Start a seat's process; one that dies on the way is tried again a few times."""
+        """Start a seat's process."""
         try:
             startup = await self._loop.run_in_executor(self._threads, seat.start)
-        except (BrokenProcessPool, TimeoutError, OSError, EOFError) as error:
-            self._failed_starts += 1
-            if self._failed_starts >= _MAX_FAILED_STARTS:
-                how = _how(seat.exit_code)
-                message = f"worker processes do not start: {error!r}; the last {how}"
-                self._break(WorkerError(message, cause=repr(error), exit_code=seat.exit_code))
-            self._replace(seat)
+        except (OSError, EOFError, RuntimeError) as error:  # TimeoutError, BrokenProcessPool are among them
+            await self._did_not_start(seat, error)
             return
         if startup.trace is not None:
             message = f"a worker process could not load the decoders, transform or collate: {startup.message}"
@@ -205,6 +218,26 @@ class WorkerPool:
         if seat.state is SeatState.STARTING:
             seat.state = SeatState.READY
         self._dispatch()
+
+    async def _did_not_start(self, seat: Seat, error: Exception) -> None:
+        """Try again where a process died on the way, a few times; one that hangs there would hang again."""
+        hangs = isinstance(error, TimeoutError)
+        stack = await self._loop.run_in_executor(self._threads, seat.dump_stack) if hangs else ""
+        await self._close(seat)
+        self._failed_starts += 1
+        if hangs:
+            message = "a worker process hangs while it loads the decoders, transform or collate"
+            broken = WorkerError(message, cause=stack or repr(error))
+            broken.add_note(f"it was at:\n{stack}")
+            self._break(broken)
+        elif self._failed_starts >= _MAX_FAILED_STARTS:
+            message = f"worker processes do not start: {error!r}; the last {_how(seat.exit_code)}"
+            self._break(WorkerError(message, cause=repr(error), exit_code=seat.exit_code))
+        self._replace(seat)
+
+    def _close(self, seat: Seat) -> asyncio.Future[None]:
+        """Have a seat closed in a thread."""
+        return self._loop.run_in_executor(self._threads, seat.close, _GRACE)
 
     def _dispatch(self) -> None:
         """Hand waiting jobs to seats that have room."""
@@ -219,8 +252,10 @@ class WorkerPool:
         try:
             future = seat.submit(ticket.job)
         except BrokenProcessPool:
-            heapq.heappush(self._queue, ticket)
-            self._died(seat)
+            self._queue_again(ticket)
+            seat.state = SeatState.BROKEN
+            # behind the answers that it gave before, which are on their way
+            self._loop.call_soon(self._died, seat)
             return
         ticket.began = self._loop.time()
         seat.jobs.append(ticket)
@@ -237,41 +272,57 @@ class WorkerPool:
         if ticket not in seat.jobs:
             return  # its worker died, and that has been dealt with
         error = None if future.cancelled() else future.exception()
-        if error is not None or future.cancelled():
+        if future.cancelled() or isinstance(error, BrokenProcessPool):
             self._died(seat)
             return
         seat.jobs.remove(ticket)
         seat.jobs_done += 1
         self._deaths_in_a_row = 0
         self._job_seconds += (self._loop.time() - ticket.began - self._job_seconds) / 8
-        ticket.done()
-        if not ticket.answer.done():
-            ticket.answer.set_result(future.result())
+        if error is not None:
+            ticket.refuse(WorkerError(f"a job did not get to a worker or back: {error!r}", cause=repr(error)))
+        else:
+            ticket.accept(future.result())
         if self._options.max_jobs is not None and seat.jobs_done >= self._options.max_jobs:
             self._retire(seat)
         self._dispatch()
 
-    def _died(self, seat: Seat, stack: str | None = None) -> None:
-        """Deal with a seat whose process is gone: tell the job it ran, queue the others, replace it."""
+    def _died(self, seat: Seat, hung: str = "", stack: str | None = None) -> None:
+        """Deal with a seat whose process is gone: tell the job it ran, queue the others, replace it.
+
+        Args:
+            seat: whose process it was.
+            hung: in words, what it was ended for, if it did not end by itself.
+            stack: where it was then.
+        """
         if seat.state is SeatState.DEAD:
             return
         seat.state = SeatState.DEAD
-        running, *others = seat.jobs or [None]
-        seat.jobs = []
-        for ticket in others:
-            if ticket is not None:
-                heapq.heappush(self._queue, ticket)
-        self._loop.run_in_executor(self._threads, seat.close, _GRACE).add_done_callback(
-            lambda _: self._tell(seat, running, stack)
-        )
+        jobs, seat.jobs = seat.jobs, []
+        running = jobs.pop(0) if jobs and not self._closed else None
+        for ticket in jobs:
+            self._queue_again(ticket)
+        if not self._closed:
+            self._close(seat).add_done_callback(lambda _: self._tell(seat, running, hung, stack))
 
-    def _tell(self, seat: Seat, running: Ticket | None, stack: str | None) -> None:
+    def _queue_again(self, ticket: Ticket) -> None:
+        """Put a job back that no worker has done, if there is anyone to do it, and for."""
+        if self._broken is not None:
+            ticket.refuse(copy(self._broken))
+        elif ticket.wanted:
+            heapq.heappush(self._queue, ticket)
+        else:
+            ticket.done()
+
+    def _tell(self, seat: Seat, running: Ticket | None, hung: str, stack: str | None) -> None:
         """Go on after a death, now that the process has left its exit code."""
-        how = "did not answer and was ended" if stack is not None else _how(seat.exit_code)
+        how = hung or _how(seat.exit_code)
         row = seat.row
         _log.info("a worker process %s; it is replaced", how)
         self._count_death(how)
-        if running is not None:
+        if running is not None and not seat.works:  # it had not begun
+            self._queue_again(running)
+        elif running is not None:
             running.refuse(WorkerDied(how, row if row >= 0 else None, seat.exit_code, stack))
         self._replace(seat)
         self._dispatch()
@@ -284,11 +335,11 @@ class WorkerPool:
         self._deaths.append(now)
         while self._deaths and self._deaths[0] < now - 60:
             self._deaths.popleft()
-        few = 2 * self._options.num_workers
-        if self._deaths_in_a_row > _DEATHS_IN_A_ROW + few or len(self._deaths) > _DEATHS_A_MINUTE + few:
+        most = _DEATHS_A_MINUTE + 2 * self._options.num_workers
+        if self._deaths_in_a_row > _DEATHS_IN_A_ROW or len(self._deaths) > most:
             message = (
-                f"{len(self._deaths)} worker processes died within a minute, {self._deaths_in_a_row} of them without "
-                f"a job done in between; the last {how}. Look for what kills them (memory is the usual reason)"
+                f"{len(self._deaths)} worker processes died within a minute, {self._deaths_in_a_row} of them "
+                f"without a job done in between; the last {how}. Look for what kills them (memory, mostly)"
             )
             self._break(WorkerError(message, cause=how))
 
@@ -302,29 +353,37 @@ class WorkerPool:
         if seat.state is SeatState.READY:
             seat.state = SeatState.LEAVING
         if seat.state is SeatState.LEAVING and not seat.jobs:
+            seat.state = SeatState.DEAD
             self._leaving.append(seat)
-            self._loop.run_in_executor(self._threads, seat.close, _GRACE).add_done_callback(
-                lambda _: self._left(seat)
-            )
+            self._close(seat).add_done_callback(lambda _: self._left(seat))
 
     def _left(self, seat: Seat) -> None:
         self._leaving.remove(seat)
         self._replace(seat)
 
-    async def _watch(self, timeout: float) -> None:
-        """End workers that have been at one record for too long."""
+    async def _watch(self) -> None:
+        """Look after the workers from time to time: for deaths that nobody told of, and those that hang."""
+        timeout = self._options.timeout
+        pause = _LOOK_SECONDS if timeout is None else min(timeout / 4, _LOOK_SECONDS)
+        gone: set[Seat] = set()
         while True:
-            await anyio.sleep(min(timeout / 4, 1.0))
-            for seat in list(self._seats):
-                late = seat.state is SeatState.READY and seat.jobs and seat.row >= 0
-                if late and seat.seconds_at_row > timeout and not seat.stopped:
-                    await self._end_hung(seat)
+            await anyio.sleep(pause)
+            at_work = (SeatState.READY, SeatState.LEAVING)
+            known = [seat for seat in self._seats if seat.state in at_work]
+            before, gone = gone, {seat for seat in known if not seat.runs}
+            for seat in gone & before:
+                self._died(seat)
+            for seat in known:
+                if timeout is not None and seat.jobs and seat.seconds_at(pause) > timeout:
+                    await self._end_hung(seat, timeout)
 
-    async def _end_hung(self, seat: Seat) -> None:
+    async def _end_hung(self, seat: Seat, timeout: float) -> None:
+        """End a worker that does not answer, unless it goes on at the last moment."""
+        at = seat.at
         stack = await self._loop.run_in_executor(self._threads, seat.dump_stack)
-        if seat.state is SeatState.READY:
+        if seat.at == at and seat.jobs:
             seat.kill()
-            self._died(seat, stack or "its stack could not be had")
+            self._died(seat, f"did not answer for {timeout:g} s and was ended", stack)
 
     def _break(self, error: AioloadError) -> None:
         """Let every job fail from now on; the first reason is kept."""
@@ -332,7 +391,7 @@ class WorkerPool:
             self._broken = error
         waiting, self._queue = self._queue, []
         for ticket in waiting:
-            ticket.refuse(self._broken)
+            ticket.refuse(copy(self._broken))
 
     def _drop(self, ticket: Ticket) -> None:
         """Forget a job that nobody waits for any more, if no worker has it."""

@@ -67,12 +67,13 @@ TABLE = np.dtype(
         ("source", "<u4"),
     ]
 )
-"""One row a record: where its raw bytes lie in the arena, what they should be, and what its randomness goes by."""
+"""One row a record: where its raw bytes lie in the arena, their sum, and what its randomness goes by."""
 
 MARK = np.dtype([("row", "<i8"), ("began", "<f8")])
-"""Which row of a job's table a worker is at (-1: none), and since when, by `time.perf_counter`."""
+"""Which row of a job's table a worker is at (-1: between records), and since when (0: it has no job)."""
 
 _USER, _GLOBALS = 0, 1  # streams of randomness: a transform's rng, and the global generators
+_MOST_TEXT = 1 << 14  # characters of a message or traceback that are told: some print whole arrays
 
 
 class RecordFormat(Protocol):
@@ -141,7 +142,7 @@ Job = Decode | Collate
 class Failure:
     """What user code or the data did, as texts."""
 
-    kind: str  # name of the class of `aioload.errors` that the user meets: SampleError, ShardError or WorkerError
+    kind: str  # of the classes of `aioload.errors`, the one that the user meets: SampleError or ShardError
     name: str  # of the class that was raised
     message: str
     trace: str
@@ -194,7 +195,7 @@ class Worker:
         recipe: what to do with them.
         mark: one `MARK`, kept up to date for whoever watches.
         caught: what becomes a failure when user code raises it. In a process of its own that is everything;
-            in the user's thread Ctrl-C stays Ctrl-C.
+            in the user's thread Ctrl-C stays Ctrl-C, and `sys.exit` in a signal handler ends the program.
     """
 
     def __init__(
@@ -203,7 +204,7 @@ class Worker:
         recipe: Recipe,
         *,
         mark: NDArray[np.void] | None = None,
-        caught: type[BaseException] = BaseException,
+        caught: type[BaseException] | tuple[type[BaseException], ...] = BaseException,
     ) -> None:
         self._caught = caught
         place = np.zeros(1, MARK) if mark is None else mark
@@ -222,11 +223,17 @@ class Worker:
     def run(self, job: Job) -> Answer:
         """Do a job. Never raises for the user's reasons."""
         self._decode_seconds = self._transform_seconds = self._collate_seconds = 0.0
-        self._mark_row[0] = -1
+        self._mark_none()
         outcomes = (self._collate(job),) if isinstance(job, Collate) else tuple(self._decode(job))
         self._mark_row[0] = -1
+        self._mark_began[0] = 0.0
         seconds = (self._decode_seconds, self._transform_seconds, self._collate_seconds)
         return Answer(outcomes, *seconds, os.getpid())
+
+    def _mark_none(self) -> None:
+        """Note that what happens from now on is about no single record."""
+        self._mark_row[0] = -1
+        self._mark_began[0] = time.perf_counter()
 
     def _decode(self, job: Decode) -> Iterator[Outcome]:
         table = self._table(job.table)
@@ -281,6 +288,7 @@ class Worker:
                 made.append(segment.first + row)
             except _Failed as failed:
                 failures.append(failed.failure)
+        self._mark_none()
         tree = samples, keys, np.array(made, np.int64)
         where, used = pack(tree, self._place(segment.place))
         return Outcome(used=used, descriptor=where, failures=tuple(failures))
@@ -289,7 +297,7 @@ class Worker:
         self, segment: Segment, samples: list[Any], keys: list[str | int], *, learn_layout: bool
     ) -> Outcome:
         """Pack a whole batch, collated, or samples that wait for the rest of theirs."""
-        self._mark_row[0] = -1
+        self._mark_none()
         layout = learn(samples) if learn_layout else None
         rows = np.arange(segment.first, segment.first + segment.rows)
         tree = self._batch(samples, keys) if segment.whole else (samples, keys, rows)
@@ -327,9 +335,7 @@ class Worker:
         except self._caught as error:
             return Outcome(failure=_failure(error, f"batch {job.step}", self._table(job.table)))
 
-    def _guarded(
-        self, row: int, entry: tuple[int, ...], segment: Segment, keys: list[str | int]
-    ) -> Any:
+    def _guarded(self, row: int, entry: tuple[int, ...], segment: Segment, keys: list[str | int]) -> Any:
         """Make one sample; whatever goes wrong becomes a failure that names it."""
         self._mark_began[0] = time.perf_counter()
         self._mark_row[0] = self._row + row
@@ -373,7 +379,9 @@ class Worker:
         if len(recipe.formats) > 1:
             sample["__source__"] = source
         if self._wants_rng:
-            result = recipe.transform(sample, rng=np.random.default_rng((_USER, recipe.seed, epoch, record, source)))
+            result = recipe.transform(
+                sample, rng=np.random.default_rng((_USER, recipe.seed, epoch, record, source))
+            )
         else:
             result = recipe.transform(sample)
         self._transform_seconds += time.perf_counter() - decoded
@@ -432,15 +440,21 @@ def start_worker(handle: ArenaHandle, mark: Span, recipe: bytes, stacks: StackFi
         stacks: where to write down where this process is, when asked.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle; it ends its workers
+    signal.pthread_sigmask(
+        signal.SIG_UNBLOCK, [signal.SIGINT]
+    )  # blocked up to here; what user code starts may need it
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # a worker never holds a context on a device
     threading.Thread(target=_end_with_parent, name="aioload-parent-watch", daemon=True).start()
     try:
         stacks.listen()
         array = handle.attach().array
-        _process.worker = Worker(array, cloudpickle.loads(recipe), mark=array[mark.start : mark.stop].view(MARK))
+        _process.worker = Worker(
+            array, cloudpickle.loads(recipe), mark=array[mark.start : mark.stop].view(MARK)
+        )
         _process.startup = Startup(os.getpid())
     except BaseException as error:  # an initialiser that raises would end the process with its cause lost
-        _process.startup = Startup(os.getpid(), f"{type(error).__name__}: {error}", traceback.format_exc())
+        message = f"{type(error).__name__}: {_message(error)}"
+        _process.startup = Startup(os.getpid(), message, _shortened(traceback.format_exc()))
 
 
 def run_job(job: Job) -> Answer:
@@ -478,7 +492,9 @@ def _seed_globals(seed: int, epoch: int, record: int, source: int) -> None:
     random.seed(int(words[0]) << 32 | int(words[1]))
     np.random.seed(words[2])  # the old global generator: user code that draws from it is what this is for
     torch = sys.modules.get("torch")
-    if torch is not None:
+    if torch is not None and hasattr(
+        torch, "manual_seed"
+    ):  # not while another thread of the user's imports it
         torch.manual_seed(int(words[3]))
 
 
@@ -487,15 +503,27 @@ def _describe(
 ) -> Failure:
     """Return an error as texts."""
     kind = "ShardError" if isinstance(error, ShardError) else "SampleError"
-    try:
-        message = str(error)
-    except Exception:
-        message = "<its message cannot be shown>"
-    trace = "".join(traceback.format_exception(error))
+    trace = _shortened("".join(traceback.format_exception(error)))
     known = error.facts if isinstance(error, AioloadError) else {}
-    facts = {name: value for name, value in known.items() if isinstance(value, (str, int, float))}
+    facts = {name: value for name, value in known.items() if type(value) in (str, int, float, bool)}
     named = key if isinstance(key, str) else None
-    return Failure(kind, type(error).__name__, message, trace, row, shard, record, named, facts)
+    return Failure(kind, type(error).__name__, _message(error), trace, row, shard, record, named, facts)
+
+
+def _message(error: BaseException) -> str:
+    """Return what an error says, as plain text whatever its class makes of it."""
+    try:
+        return _shortened(str.__str__(str(error)))
+    except BaseException:  # user code too
+        return "<its message cannot be shown>"
+
+
+def _shortened(text: str) -> str:
+    """Return the beginning and end of a text that is too long for a message between processes."""
+    if len(text) <= _MOST_TEXT:
+        return text
+    half = _MOST_TEXT // 2
+    return f"{text[:half]}\n[… {len(text) - 2 * half} characters …]\n{text[-half:]}"
 
 
 def _failure(error: BaseException, doing: str, rows: NDArray[Any]) -> Failure:
