@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         WorkerError,
     )
     from .loader import Loader
+    from .policy import Skip
     from .shard.writer import Writer
     from .stats import LoaderStats
     from .sync import SyncLoader
@@ -37,6 +38,7 @@ __all__ = [
     "NotFoundError",
     "SampleError",
     "ShardError",
+    "Skip",
     "StorageError",
     "SyncLoader",
     "WorkerError",

@@ -19,6 +19,7 @@ HOMES = {
     "NotFoundError": "errors",
     "SampleError": "errors",
     "ShardError": "errors",
+    "Skip": "policy",
     "StorageError": "errors",
     "SyncLoader": "sync",
     "WorkerError": "errors",

@@ -34,6 +34,9 @@ class Owner(Protocol):
 
     counters: Counters
 
+    def received(self, iterator: BatchIterator, item: Delivery) -> Any:
+        """Return the batch of a delivery, or raise if it lacks too much."""
+
     def handed_out(self, iterator: BatchIterator, steps: int) -> None:
         """Note how far an iteration has come."""
 
@@ -63,11 +66,12 @@ class BatchIterator:
             try:
                 return self._take(arrived)
             except anyio.WouldBlock:
-                if not self._run_errand():
-                    self._handover.wait(_LIVENESS)
-                    self._engine.check()
+                pass  # and wait outside: Ctrl-C must not look like a fault while handling this one
             except anyio.EndOfStream:
                 raise StopIteration from None
+            if not self._run_errand():
+                self._handover.wait(_LIVENESS)
+                self._engine.check()
 
     async def __anext__(self) -> Any:
         arrived = self._counters.arrive()
@@ -78,11 +82,12 @@ class BatchIterator:
             try:
                 return self._take(arrived)
             except anyio.WouldBlock:
-                if not self._run_errand():
-                    await self._wait()
-                    self._engine.check()
+                pass
             except anyio.EndOfStream:
                 raise StopAsyncIteration from None
+            if not self._run_errand():
+                await self._wait()
+                self._engine.check()
 
     def end(self, reason: str) -> None:
         """End the iteration; its next step raises a `ClosedError` with this reason."""
@@ -90,6 +95,7 @@ class BatchIterator:
 
     def _take(self, arrived: float) -> Any:
         """Return the next batch if it is ready, or raise its error."""
+        self._engine.check_process()  # before any lock, which a fork may have copied while it was held
         if self._over:
             raise anyio.EndOfStream
         try:
@@ -99,17 +105,26 @@ class BatchIterator:
             self._counters.pause()
             raise
         if isinstance(item, AioloadError):
-            self._over = True
-            self._counters.pause()
-            self._handover.close()
+            self._give_up()
             raise item
         return self._hand_out(item, arrived)
 
     def _hand_out(self, item: Delivery, arrived: float) -> Any:
+        try:
+            batch = self._loader.received(self, item)
+        except AioloadError:
+            self._give_up()
+            raise
         self._counters.leave(arrived, item.rows, item.size)
         self._steps += 1
         self._loader.handed_out(self, self._steps)
-        return item.batch
+        return batch
+
+    def _give_up(self) -> None:
+        """End the iteration at an error."""
+        self._over = True
+        self._counters.pause()
+        self._handover.close()
 
     def _run_errand(self) -> bool:
         """Do a piece of the work of a loader without workers; tell whether there was one."""

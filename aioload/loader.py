@@ -18,6 +18,7 @@ from ._pipeline.engine import Engine
 from ._pipeline.exits import close_forgotten, end, remember
 from ._pipeline.house import Settings
 from ._workers.context import warm_up
+from ._workers.pool import PoolOptions
 from ._workers.task import Recipe
 from .batching import Budget
 from .collection import Collection
@@ -35,16 +36,21 @@ from .options import (
     check_functions,
     count,
     decoders,
+    seconds,
     warn_once,
     workers,
 )
 from .order import Shuffle
+from .policy import OnError, Skipped, choose
 from .ranks import find_rank
+from .remains import Remains
 from .report import render
 from .stats import Counters, LoaderStats
 from .sync import SyncLoader
 
 if TYPE_CHECKING:
+    from ._pipeline.deliver import Delivery
+
     pass
 
 __all__ = ["Loader"]
@@ -83,6 +89,13 @@ class Loader:
         reads: how local files are read: "file" reads them into shared memory, and so does "auto".
         rank: of this process; by default what torch.distributed says, else `RANK`, else 0.
         world_size: ranks in all; by default what torch.distributed says, else `WORLD_SIZE`, else 1.
+        on_error: what becomes of a sample that cannot be made: "raise"; `aioload.Skip(limit)` leaves it out,
+            up to a limit, so that batches become smaller but never fewer; "skip" allows ten, or one in a
+            hundred; a function of the error returns "raise", "skip", or what the transform should have
+            returned. It is called once for each, in the loader's own thread and ahead of time.
+        worker_timeout: seconds a worker may be at one sample, or at one batch's collate, before it is ended
+            like one that died; the error then has its stack. None waits for ever.
+        max_jobs_per_worker: replace a worker after so many jobs, for user code that leaks memory.
         seed_globals: seed `random`, `numpy.random` and torch for each sample around user code.
 
     Raises:
@@ -109,6 +122,9 @@ class Loader:
         reads: Literal["auto", "file"] = "auto",
         rank: int | None = None,
         world_size: int | None = None,
+        on_error: OnError = "raise",
+        worker_timeout: float | None = None,
+        max_jobs_per_worker: int | None = None,
         seed_globals: bool = True,
     ) -> None:
         self.dataset = dataset if isinstance(dataset, Collection) else Dataset(dataset)
@@ -131,6 +147,14 @@ class Loader:
         if memory_limit != "auto":
             parse_bytes(memory_limit, name="memory_limit")
         check_functions(transform, collate, self._decode, travel=self.num_workers > 0)
+        self._remains = Remains(choose(on_error))
+        self._pool = PoolOptions(
+            self.num_workers,
+            None if worker_timeout is None else seconds("worker_timeout", worker_timeout),
+            None
+            if max_jobs_per_worker is None
+            else count("max_jobs_per_worker", max_jobs_per_worker, least=1),
+        )
 
         self.counters = Counters()
         self._engine: Engine | None = None
@@ -239,6 +263,11 @@ class Loader:
         """Return what was counted so far."""
         return self.counters.snapshot()
 
+    @property
+    def skipped(self) -> tuple[Skipped, ...]:
+        """What was left out under `on_error`, the last thousand of it, in the order of the batches."""
+        return self._remains.skipped
+
     def report(self) -> str:
         """Return where the time went, as text."""
         return render(self.stats())
@@ -311,7 +340,8 @@ class Loader:
             labels=labels,
             record_bytes=table.data_bytes / max(sum(table.lines), 1),
             recipe=self._recipe(),
-            num_workers=self.num_workers,
+            workers=self._pool,
+            decide=self._remains.decide,
             prefetch=self._prefetch,
             memory_limit=limit,
             window_bytes=self._window_bytes(limit),
@@ -339,6 +369,7 @@ class Loader:
             "another iteration over this loader has begun; a loader feeds one iterator at a time"
         )
         plan = self._course.begin()
+        self._remains.begin()
         iterator = BatchIterator(self, engine, engine.open_pass(plan, self._course.following(plan)), plan)
         self._iterator = weakref.ref(iterator)
         return iterator
@@ -350,6 +381,12 @@ class Loader:
             if steps == iterator.plan.steps:
                 self._iterator = None  # it has had its last batch, and nobody takes it over
 
+    def received(self, iterator: BatchIterator, item: Delivery) -> Any:
+        """Return the batch of a delivery, having counted what it lacks; too much of it is an error."""
+        part = iterator.plan.part
+        self.counters.add(skipped=len(item.skipped))
+        return self._remains.received(item, iterator.plan.epoch, part.size // part.world_size)
+
     def _end_current(self, reason: str) -> None:
         """End the iteration that is under way, if anybody still has it."""
         current = None if self._iterator is None else self._iterator()
@@ -358,6 +395,8 @@ class Loader:
         self._iterator = None
 
     def check_open(self) -> None:
-        """Raise a `ClosedError` if the loader was closed."""
+        """Raise a `ClosedError` if the loader was closed, or its process forked since it started."""
         if self._closed:
             raise ClosedError("the loader was closed; make a new one to go on")
+        if self._engine is not None:
+            self._engine.check_process()

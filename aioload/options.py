@@ -21,6 +21,7 @@ __all__ = [
     "check_functions",
     "count",
     "decoders",
+    "seconds",
     "warn_once",
     "workers",
 ]
@@ -39,6 +40,13 @@ def count(name: str, value: Any, *, least: int) -> int:
     if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < least:
         raise ConfigError(f"{name} must be a whole number of at least {least}, got {value!r}")
     return int(value.__index__())
+
+
+def seconds(name: str, value: Any) -> float:
+    """Return a time in seconds, having checked it."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise ConfigError(f"{name} must be a positive number of seconds, got {value!r}")
+    return value
 
 
 def workers(value: Any) -> int:

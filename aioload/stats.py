@@ -40,6 +40,10 @@ class LoaderStats:
     """Jobs that workers did."""
     jobs_again: int = 0
     """Of these, jobs that were repeated because their outcome needed another place."""
+    skipped: int = 0
+    """Records that were left out."""
+    restarts: int = 0
+    """Worker processes that were replaced because they died."""
     first_batch_seconds: float = 0.0
     """From the start of the first iteration to its first batch."""
     wait_seconds: float = 0.0

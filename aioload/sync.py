@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from .collection import Collection
+from .policy import Skipped
 from .stats import LoaderStats
 
 __all__ = ["SyncLoader"]
@@ -33,6 +34,8 @@ class Face(Protocol):
     def report(self) -> str: ...
     def set_epoch(self, epoch: int) -> None: ...
     def state_dict(self) -> dict[str, Any]: ...
+    @property
+    def skipped(self) -> tuple[Skipped, ...]: ...
     def stats(self) -> LoaderStats: ...
 
 
@@ -86,6 +89,11 @@ class SyncLoader:
     def epoch(self) -> int:
         """The epoch that the next iteration runs."""
         return self._loader.epoch
+
+    @property
+    def skipped(self) -> tuple[Skipped, ...]:
+        """What was left out under `on_error`."""
+        return self._loader.skipped
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iteration runs; see `Loader.set_epoch`."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["WAYS", "Ended", "run"]
+__all__ = ["WAYS", "Ended", "Running", "run", "running"]
 
 REPOSITORY = Path(__file__).parent.parent
 WAYS = ["file", "-c", "stdin"]
@@ -60,3 +63,76 @@ def run(script: str, *arguments: object, folder: Path, way: str = "file") -> End
     last = done.stdout.split()[-1:] or [""]
     after = ended - float(last[0]) if last[0].replace(".", "").isdecimal() and "." in last[0] else 0.0
     return Ended(done.returncode, done.stdout, done.stderr, after)
+
+
+class Running:
+    """A script that runs, with its processes in a group of their own."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self.pid = process.pid
+
+    def line(self) -> str:
+        """Return the next line that it prints."""
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    def interrupt(self) -> None:
+        """Press Ctrl-C: a terminal tells every process of the group."""
+        os.killpg(self.pid, signal.SIGINT)
+
+    def kill(self, number: signal.Signals) -> None:
+        """Send a signal to the script alone."""
+        self._process.send_signal(number)
+
+    def pause(self, pid: int, *, seconds: float) -> None:
+        """Stop one of its processes for some time."""
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(seconds)  # it is this long that is tested
+        os.kill(pid, signal.SIGCONT)
+
+    def pause_all(self, *, seconds: float) -> None:
+        """Stop all of its processes for some time, as Ctrl-Z does."""
+        os.killpg(self.pid, signal.SIGSTOP)
+        time.sleep(seconds)  # it is this long that is tested
+        os.killpg(self.pid, signal.SIGCONT)
+
+    def say(self) -> None:
+        """Send it a line, for which it may wait."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("go on\n")
+        self._process.stdin.flush()
+
+    def end(self) -> Ended:
+        """Wait for its end; `after_last_line` is how long that took from now."""
+        began = time.perf_counter()
+        out, err = self._process.communicate(timeout=50)
+        return Ended(self._process.returncode, out, err, time.perf_counter() - began)
+
+
+@contextlib.contextmanager
+def running(script: str, *arguments: object, folder: Path) -> Iterator[Running]:
+    """Start a script; what is left of it at the end of the block is killed.
+
+    Args:
+        script: its text; may be indented.
+        arguments: what it finds in `sys.argv[1:]`.
+        folder: where it runs, outside of the repository.
+    """
+    file = folder / "running_script.py"
+    file.write_text(textwrap.dedent(script))
+    process = subprocess.Popen(
+        [sys.executable, str(file), *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        start_new_session=True,
+    )
+    with process:
+        try:
+            yield Running(process)
+        finally:
+            process.kill()

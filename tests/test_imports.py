@@ -31,6 +31,7 @@ FLOORS = (
     ("aioload.table", "aioload._workers"),
     ("aioload.storage", "aioload.shard", "aioload.decode", "aioload.collate", "aioload.digits"),
     (
+        "aioload.cgroup",
         "aioload.deal",
         "aioload.errors",
         "aioload.machine",

@@ -1,129 +1,159 @@
-"""Machine: sizes as people write them, and what this process may use as the system tells it."""
+"""The limits of this very process count, wherever in the tree of groups they were set."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from aioload import machine
-from aioload.errors import ConfigError
-from aioload.machine import available_memory, local_world_size, parse_bytes, usable_cpus
+from aioload import cgroup, machine
 
+MIB = 1 << 20
 
-@pytest.fixture
-def cgroup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder in place of the system's, empty."""
-    monkeypatch.setattr(machine, "_CGROUP", tmp_path)
-    return tmp_path
+NEW = "29 23 0:26 {root} {place} rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
+OLD = "35 31 0:32 {root} {place} rw,relatime - cgroup cgroup rw,{controller}\n"
 
 
-def tell(cgroup: Path, **values: str) -> None:
-    """Write what the system would tell; two underscores stand for a folder, one for a dot."""
-    for name, value in values.items():
-        path = cgroup / name.replace("__", "/").replace("_D_", ".")
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(value)
+def make(folder: Path, **files: str) -> Path:
+    """Write the files of a group."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name.replace("__", ".")).write_text(text + "\n")
+    return folder
+
+
+def new(tmp_path: Path, *, path: str = "/", root: str = "/") -> Path:
+    """What the kernel tells of a process in the new hierarchy; it is mounted at `tmp_path / "new"`."""
+    place = str(tmp_path / "new").replace(" ", "\\040")
+    return make(tmp_path / "self", cgroup=f"0::{path}", mountinfo=NEW.format(root=root, place=place))
+
+
+def old(tmp_path: Path, *, path: str = "/", root: str = "/", controller: str = "memory") -> Path:
+    """The same in the old hierarchy, mounted at `tmp_path / "old"`, with an empty new one beside it."""
+    mounts = NEW.format(root="/", place=tmp_path / "new")
+    mounts += OLD.format(root=root, place=tmp_path / "old", controller=controller)
+    return make(tmp_path / "self", cgroup=f"4:{controller}:{path}\n0::/", mountinfo=mounts)
+
+
+def test_new_memory_limit_of_the_process_s_own_group(tmp_path: Path) -> None:
+    """A limit of 512 MiB on the group leaves what it has not used."""
+    process = new(tmp_path, path="/user/job")
+    make(tmp_path / "new/user/job", memory__max=str(512 * MIB), memory__current=str(100 * MIB))
+
+    assert cgroup.memory_left(process) == 412 * MIB
+
+
+def test_the_tightest_limit_up_the_tree_counts(tmp_path: Path) -> None:
+    """A group above with less left decides, and "max" bounds nothing."""
+    process = new(tmp_path, path="/user/job")
+    make(tmp_path / "new/user/job", memory__max="max", memory__current=str(100 * MIB))
+    make(tmp_path / "new/user", memory__max=str(700 * MIB), memory__current=str(650 * MIB))
+    make(tmp_path / "new", memory__max=str(800 * MIB), memory__current=str(700 * MIB))
+
+    assert cgroup.memory_left(process) == 50 * MIB
+
+
+def test_the_limit_of_another_group_does_not_count(tmp_path: Path) -> None:
+    """What stands in the root's files or a neighbour's is not this process's, unless it is above it."""
+    process = new(tmp_path, path="/user/job")
+    make(tmp_path / "new/user/other", memory__max=str(MIB), memory__current="0")
+    make(tmp_path / "new/user/job", memory__max="max", memory__current=str(MIB))
+
+    assert cgroup.memory_left(process) is None
+
+
+def test_throttling_is_a_limit_too(tmp_path: Path) -> None:
+    """Beyond `memory.high` a group is slowed down: it counts like a limit."""
+    process = new(tmp_path)
+    make(tmp_path / "new", memory__max="max", memory__high=str(300 * MIB), memory__current=str(100 * MIB))
+
+    assert cgroup.memory_left(process) == 200 * MIB
+
+
+def test_page_cache_can_be_had_back(tmp_path: Path) -> None:
+    """Cache that the group gives up when asked counts as left; more used than allowed leaves nothing."""
+    process = new(tmp_path, path="/job")
+    stat = f"anon 5\nfile 6\ninactive_file {80 * MIB}\nactive_file 7"
+    make(tmp_path / "new/job", memory__max=str(512 * MIB), memory__current=str(500 * MIB), memory__stat=stat)
+    tight = make(tmp_path / "new/job", memory__max=str(512 * MIB))
+    with_cache = cgroup.memory_left(process)
+    make(tight, memory__current=str(900 * MIB))
+
+    assert with_cache == 92 * MIB
+    assert cgroup.memory_left(process) == 0
+
+
+def test_old_memory_limit(tmp_path: Path) -> None:
+    """The old hierarchy is read from its own mount; its huge number is no limit."""
+    process = old(tmp_path, path="/docker/abc")
+    group = make(
+        tmp_path / "old/docker/abc",
+        memory__limit_in_bytes=str(512 * MIB),
+        memory__usage_in_bytes=str(200 * MIB),
+        memory__stat=f"inactive_file 1\ntotal_inactive_file {10 * MIB}",
+    )
+    make(tmp_path / "old", memory__limit_in_bytes="9223372036854771712", memory__usage_in_bytes="5")
+    limited = cgroup.memory_left(process)
+    make(group, memory__limit_in_bytes="9223372036854771712")
+
+    assert limited == 322 * MIB
+    assert cgroup.memory_left(process) is None
 
 
 @pytest.mark.parametrize(
-    ("text", "size"),
+    ("path", "root"),
     [
-        *((4096, 4096), ("4096", 4096), (" 4096 B ", 4096), ("1k", 1000), ("1 kB", 1000), ("1KiB", 1024)),
-        *(("256MiB", 256 << 20), ("256mib", 256 << 20), ("1.5 GB", 1_500_000_000), ("2GiB", 2 << 30)),
-        *(("0.5Ti", 1 << 39), (np.int64(7), 7), ("9007199254740993", 9007199254740993)),
+        ("/docker/abc", "/docker/abc"),
+        ("/docker/abc/job", "/docker/abc"),
+        ("/../other", "/"),
+        ("/elsewhere", "/docker/abc"),
     ],
 )
-def test_sizes_are_read_as_people_write_them(text: str | int, size: int) -> None:
-    """Decimal and binary units, with or without the B, in any case, and exactly."""
-    assert parse_bytes(text, name="memory_limit") == size
+def test_a_container_sees_its_own_part_of_the_tree(tmp_path: Path, path: str, root: str) -> None:
+    """Where the group's path leads out of what is mounted, the mount's own folder is the highest there is."""
+    process = new(tmp_path, path=path, root=root)
+    make(tmp_path / "new", memory__max=str(512 * MIB), memory__current=str(12 * MIB))
+
+    assert cgroup.memory_left(process) == 500 * MIB
 
 
-@given(st.integers(1, 1 << 60))
-def test_a_number_is_itself(size: int) -> None:
-    """A number of bytes and the same as text are the same size."""
-    assert parse_bytes(size, name="x") == parse_bytes(str(size), name="x") == size
+def test_mounts_with_blanks_in_their_names(tmp_path: Path) -> None:
+    """The kernel's way of writing a blank is understood."""
+    process = new(tmp_path / "with blank")
+    make(tmp_path / "with blank/new", memory__max=str(7 * MIB), memory__current="0")
+
+    assert cgroup.memory_left(process) == 7 * MIB
 
 
-@pytest.mark.parametrize(
-    "size", ["", "MiB", "-1", "1.GB", "1 PB", "1e3", "two", "0", "0.1", 0, -5, True, 1.5, None, "9" * 400]
-)
-def test_what_is_no_size_is_refused_by_name(size: object) -> None:
-    """The error names the option and shows what was given."""
-    with pytest.raises(ConfigError, match="memory_limit must be"):
-        parse_bytes(size, name="memory_limit")
+def test_cpus_of_both_hierarchies(tmp_path: Path) -> None:
+    """A quota above the process's group counts, in the new hierarchy and in the old."""
+    process = new(tmp_path / "a", path="/user/job")
+    make(tmp_path / "a/new/user/job", cpu__max="max 100000")
+    make(tmp_path / "a/new/user", cpu__max="150000 100000")
+    older = old(tmp_path / "b", path="/job", controller="cpu,cpuacct")
+    make(tmp_path / "b/old/job", cpu__cfs_quota_us="50000", cpu__cfs_period_us="100000")
+    make(tmp_path / "b/old", cpu__cfs_quota_us="-1", cpu__cfs_period_us="100000")
+
+    assert cgroup.cpus(process) == 1.5
+    assert cgroup.cpus(older) == 0.5
 
 
-@pytest.mark.parametrize(
-    ("value", "size"), [("4", 4), ("1", 1), ("0", 1), ("", 1), ("-2", 1), ("many", 1), ("²", 1)]
-)
-def test_the_local_world_is_at_least_one(value: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What torchrun says counts; nonsense counts as being alone."""
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", value)
+@pytest.mark.parametrize("text", ["", "no such line", "0::/\n::\n:::", "5:memory:/x"])
+def test_what_cannot_be_read_bounds_nothing(tmp_path: Path, text: str) -> None:
+    """Missing, empty and strange files are no limit and no error: other systems have none of them."""
+    process = make(tmp_path / "self", cgroup=text, mountinfo=text)
 
-    assert local_world_size() == size
-
-
-def test_without_a_launcher_a_process_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody has to set anything."""
-    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
-
-    assert local_world_size() == 1
+    assert cgroup.memory_left(process) is None
+    assert cgroup.memory_left(tmp_path / "nowhere") is None
+    assert cgroup.cpus(process) is None
 
 
-@pytest.mark.parametrize(
-    ("told", "cpus"),
-    [
-        ({}, 16),
-        ({"cpu_D_max": "max 100000"}, 16),
-        ({"cpu_D_max": "250000 100000"}, 3),
-        ({"cpu_D_max": "10000 100000"}, 1),
-        ({"cpu_D_max": "9900000 100000"}, 16),
-        ({"cpu_D_max": "damaged"}, 16),
-        ({"cpu__cpu_D_cfs_quota_us": "400000", "cpu__cpu_D_cfs_period_us": "100000"}, 4),
-        ({"cpu__cpu_D_cfs_quota_us": "-1", "cpu__cpu_D_cfs_period_us": "100000"}, 16),
-    ],
-)
-def test_cpus_are_what_affinity_and_quota_leave(
-    told: dict[str, str], cpus: int, cgroup: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A container's quota counts, a part of a CPU as a whole one; never less than one."""
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(16)))
-    tell(cgroup, **told)
+def test_limits_bound_what_is_said_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loader's defaults follow the group where it is tighter than the machine."""
+    free = machine.available_memory()
+    monkeypatch.setattr(cgroup, "memory_left", lambda: 64 * MIB)
+    monkeypatch.setattr(cgroup, "cpus", lambda: 0.5)
 
-    assert usable_cpus() == cpus
-
-
-@pytest.mark.parametrize(
-    ("told", "left"),
-    [
-        ({}, 8 << 30),
-        ({"memory_D_max": "max", "memory_D_current": "5"}, 8 << 30),
-        ({"memory_D_max": str(1 << 30), "memory_D_current": str(1 << 29)}, 1 << 29),
-        ({"memory_D_max": "100", "memory_D_current": "500"}, 0),
-        (
-            {"memory_D_max": "100", "memory_D_current": "60", "memory_D_stat": "anon 9\ninactive_file 25\n"},
-            65,
-        ),
-        ({"memory__memory_D_limit_in_bytes": "100", "memory__memory_D_usage_in_bytes": "30"}, 70),
-        ({"memory__memory_D_limit_in_bytes": str(1 << 62), "memory__memory_D_usage_in_bytes": "30"}, 8 << 30),
-    ],
-)
-def test_memory_is_what_the_machine_and_the_group_leave(
-    told: dict[str, str], left: int, cgroup: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The smaller of the two counts; a cache that would be given up counts as free."""
-    monkeypatch.setattr(machine, "_meminfo_available", lambda: 8 << 30)
-    tell(cgroup, **told)
-
-    assert available_memory() == left
-
-
-def test_this_machine_tells_something() -> None:
-    """On whatever runs this test there is a CPU and some memory."""
-    assert usable_cpus() >= 1
-    assert available_memory() > 1 << 20
+    assert free > 64 * MIB
+    assert machine.available_memory() == 64 * MIB
+    assert machine.usable_cpus() == 1

@@ -4,21 +4,28 @@ Three ways, by what is known. A small batch is one part of a job and comes back 
 samples have a known layout is cut into parts that write their rows into the batch's place. A large batch of
 unknown make comes back as packed samples, from which one more job makes the batch; what is learnt on the way
 makes the next one a batch of rows. A batch in which a sample does not fit is done again the third way.
+
+A batch over which a worker died, or that lacks samples and may lack them, is left to `careful`.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import anyio
+import numpy as np
+from numpy.typing import NDArray
 
 from .._workers.layout import align, descriptor, texts
+from .._workers.pool import WorkerDied
 from .._workers.space import Span
 from .._workers.task import TABLE, Answer, Collate, Decode, Failure, Job, Outcome, Segment
-from ..errors import AioloadError, SampleError, ShardError
+from ..errors import AioloadError, SampleError, ShardError, WorkerError
+from .careful import Careful, Piece, Skips, Suspects
 from .deliver import Made
 
 if TYPE_CHECKING:
@@ -29,13 +36,17 @@ if TYPE_CHECKING:
     from .plan import Run
     from .sizes import Sizes
 
-__all__ = ["Decoder"]
+__all__ = ["Decoder", "Part", "Walk"]
 
 Put = Callable[[int, "Made | AioloadError"], None]
+Decide = Callable[[AioloadError], Any]
+
+_COLLATE_TRIES = 3
+_DIED = Outcome()  # stands where there is none, as the worker died
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class Part:
     """Rows `first` to `first + rows` of one batch, and where the table of these records lies."""
 
     step: int
@@ -44,6 +55,28 @@ class _Part:
     batch_rows: int
     table: Span
     raw_bytes: int
+
+    def without(self, rows: set[int]) -> list[Part]:
+        """Return what is left without some rows of the batch, in stretches."""
+        own = [row - self.first for row in sorted(rows) if self.first <= row < self.first + self.rows]
+        borders = pairwise([-1, *own, self.rows])
+        return [self._cut(before + 1, after) for before, after in borders if after > before + 1]
+
+    def around(self, place: int) -> list[Part]:
+        """Return the row at a place by itself, and what comes before and after it."""
+        cuts = [(0, place), (place, place + 1), (place + 1, self.rows)]
+        return [self._cut(start, stop) for start, stop in cuts if start < stop]
+
+    def halves(self) -> list[Part]:
+        """Return the first and the second half, if there is one."""
+        middle = self.rows // 2
+        return [self._cut(start, stop) for start, stop in ((0, middle), (middle, self.rows)) if start < stop]
+
+    def _cut(self, start: int, stop: int) -> Part:
+        width = len(self.table) // self.rows
+        table = Span(self.table.start + width * start, self.table.start + width * stop)
+        raw_bytes = self.raw_bytes * (stop - start) // self.rows
+        return Part(self.step, self.first + start, stop - start, self.batch_rows, table, raw_bytes)
 
     def segment(self, place: Span, layout: Layout | None = None, batch: Span | None = None) -> Segment:
         """Return the segment whose outcome is packed into a place, or with a layout written as rows."""
@@ -60,6 +93,8 @@ class Decoder:
         shards: names of the shards, for errors.
         stacks: whether the default collate stacks batches, so that rows can have their place beforehand.
         counters: told of the workers' time.
+        suspects: records at which workers died.
+        decide: what becomes of a record that fails (see `Careful`); None: its error takes the batch's place.
     """
 
     def __init__(
@@ -71,6 +106,8 @@ class Decoder:
         *,
         stacks: bool,
         counters: Counters,
+        suspects: Suspects,
+        decide: Decide | None,
     ) -> None:
         self._runner = runner
         self._memory = memory
@@ -78,29 +115,36 @@ class Decoder:
         self._shards = shards
         self._stacks = stacks
         self._counters = counters
+        self._suspects = suspects
+        self._decide = decide
 
-    async def make(self, run: Run, leases: list[Lease], table: int, steps: Sequence[int], put: Put) -> None:
+    async def make(
+        self, run: Run, leases: list[Lease], table: int, failed: dict[int, AioloadError], put: Put
+    ) -> None:
         """Make the batches of a run and put each, or its error, when it is there.
 
         Args:
             run: what to make.
             leases: where its records lie, and its table.
             table: where in the arena the run's `TABLE` begins.
-            steps: those of the run's steps that are to be made.
-            put: called once for each of the steps.
+            failed: what could not be read, by row of the run's table.
+            put: called once for each of the run's steps.
         """
-        walk = _Walk(self, run, leases, table, put)
+        walk = Walk(self, run, leases, table, put)
+        whole = await walk.settle_failed(failed)
+        if not whole:
+            return
         count = 1 if len(run.rows) > 1 else self._sizes.parts(run.rows[0])
         if count > 1:
-            await walk.make_split(list(walk.parts(steps[0], count)))
+            await walk.make_split(list(walk.parts(whole[0], count)))
             return
-        for neighbours in _neighbours(steps):
+        for neighbours in _neighbours(whole):
             parts = [part for step in neighbours for part in walk.parts(step, 1)]
             for group in walk.groups(parts):
                 await walk.make_whole(group)
 
 
-class _Walk:
+class Walk:
     """One run on its way through the workers."""
 
     def __init__(self, decoder: Decoder, run: Run, leases: list[Lease], table: int, put: Put) -> None:
@@ -110,12 +154,14 @@ class _Walk:
         self._shards = decoder._shards
         self._stacks = decoder._stacks
         self._counters = decoder._counters
+        self.suspects = decoder._suspects
+        self._decide = decoder._decide
         self._run = run
         self._leases = leases
         self._table = table
         self._put = put
 
-    def parts(self, step: int, count: int) -> Iterator[_Part]:
+    def parts(self, step: int, count: int) -> Iterator[Part]:
         """Cut a batch into `count` parts of nearly equal length."""
         rows = self._run.rows[step - self._run.first_step]
         begin = sum(self._run.rows[: step - self._run.first_step])
@@ -125,11 +171,25 @@ class _Walk:
             raw_bytes = int(sizes[begin + first : begin + stop].sum())
             start = self._table + TABLE.itemsize * (begin + first)
             table = Span(start, start + TABLE.itemsize * (stop - first))
-            yield _Part(step, first, stop - first, rows, table, raw_bytes)
+            yield Part(step, first, stop - first, rows, table, raw_bytes)
 
-    def groups(self, parts: list[_Part]) -> Iterator[list[_Part]]:
+    async def settle_failed(self, failed: dict[int, AioloadError]) -> list[int]:
+        """Deal with steps that lack records; return the others."""
+        first, whole = 0, []
+        for step, rows in zip(self._run.steps, self._run.rows, strict=True):
+            missing = {row - first: failed[row] for row in range(first, first + rows) if row in failed}
+            first += rows
+            if not missing:
+                whole.append(step)
+            elif self._decide is None:
+                self._put(step, missing[min(missing)])
+            else:
+                await self._make_careful(next(self.parts(step, 1)), missing)
+        return whole
+
+    def groups(self, parts: list[Part]) -> Iterator[list[Part]]:
         """Cut whole batches into groups whose rows have room at the same time."""
-        group: list[_Part] = []
+        group: list[Part] = []
         size = 0
         for part in parts:
             layout = self._sizes.layout
@@ -144,13 +204,14 @@ class _Walk:
 
     # whole batches, one job
 
-    async def make_whole(self, parts: list[_Part]) -> None:
+    async def make_whole(self, parts: list[Part]) -> None:
         """Make batches that are each one part of one job."""
         layout = self._sizes.layout
         if layout is None:
             await self._make_packed(parts)
             return
 
+        troubled: list[Part] = []
         with contextlib.ExitStack() as stack:
             batches = [await self._lease(stack, layout.starts(part.rows)[-1]) for part in parts]
             places = [await self._lease(stack, self._text_room(layout, part, len(parts))) for part in parts]
@@ -159,12 +220,19 @@ class _Walk:
                 for part, place, batch in zip(parts, places, batches, strict=True)
             )
             table = Span(parts[0].table.start, parts[-1].table.stop)
-            answer = await self._do(Decode(table, segments), [*batches, *places])
+            try:
+                answer = await self._do(Decode(table, segments), [*batches, *places])
+            except WorkerDied:
+                outcomes: tuple[Outcome, ...] = (_DIED,) * len(parts)
+            else:
+                outcomes = answer.outcomes
 
             again = []
-            for part, batch, place, outcome in zip(parts, batches, places, answer.outcomes, strict=True):
-                if outcome.failure is not None:
-                    self._put(part.step, self._error(outcome.failure, part.step))
+            for part, batch, place, outcome in zip(parts, batches, places, outcomes, strict=True):
+                if outcome is _DIED or (outcome.failure is not None and self._decide is not None):
+                    troubled.append(part)
+                elif outcome.failure is not None:
+                    self._put(part.step, self.error(outcome.failure, part.step))
                 elif outcome.misfit or outcome.need:
                     again.append((part, outcome))
                 else:
@@ -174,35 +242,55 @@ class _Walk:
         for part, outcome in again:
             self._note_misfit(part, outcome)
             await self._make_packed([part])
+        for part in troubled:
+            await self._make_careful(part)
 
-    async def _make_packed(self, parts: list[_Part]) -> None:
+    async def _make_packed(self, parts: list[Part]) -> None:
         """Make whole batches that describe themselves; those that had too little room come last."""
-        again: list[tuple[_Part, int]] = []
+        again: list[tuple[Part, int]] = []
+        troubled: list[Part] = []
 
-        async def make(part: _Part, size: int) -> None:
+        async def make(part: Part, size: int) -> None:
             with contextlib.ExitStack() as stack:
-                outcome, lease = await self._pack(part, size, stack)
+                try:
+                    outcome, lease = await self._pack(part, size, stack)
+                except WorkerDied:
+                    troubled.append(part)
+                    return
                 if outcome.need:
                     again.append((part, outcome.need))
+                elif outcome.failure is not None and self._decide is not None:
+                    troubled.append(part)
                 else:
                     self._put(part.step, self._packed(part, outcome, lease))
 
         async with anyio.create_task_group() as group:
             for part in parts:
                 group.start_soon(make, part, self._guess(part, len(parts)))
-        for part, need in again:  # one by one, as there may be room for one only; it may grow once more
-            await make(part, need)
+        while again:  # one by one, as there may be room for one only; it may grow once more
+            await make(*again.pop(0))
+        for part in troubled:
+            await self._make_careful(part)
+
+    async def _make_careful(self, part: Part, known: dict[int, AioloadError] | None = None) -> None:
+        """Make one whole batch in which something went wrong."""
+        decide = self._decide or _raise
+        self._put(part.step, await Careful(self, part, known or {}, decide).make())
 
     # large batches, several jobs
 
-    async def make_split(self, parts: list[_Part]) -> None:
+    async def make_split(self, parts: list[Part]) -> None:
         """Make one batch of several parts."""
-        result = await self._make_rows(parts) if self._sizes.layout is not None else None
-        if result is None:
-            result = await self._make_collated(parts)
+        try:
+            result = await self._make_rows(parts) if self._sizes.layout is not None else None
+            if result is None:
+                result = await self._make_collated(parts)
+        except _Troubled:
+            await self._make_careful(next(self.parts(parts[0].step, 1)))
+            return
         self._put(parts[0].step, result)
 
-    async def _make_rows(self, parts: list[_Part]) -> Made | AioloadError | None:
+    async def _make_rows(self, parts: list[Part]) -> Made | AioloadError | None:
         """Make a batch whose rows have their places; None if a sample does not fit."""
         layout = self._sizes.layout
         assert layout is not None
@@ -211,10 +299,14 @@ class _Walk:
             places = [await self._lease(stack, self._text_room(layout, part, len(parts))) for part in parts]
             outcomes: dict[int, Outcome] = {}
 
-            async def fill(number: int, part: _Part, place: Lease) -> None:
+            async def fill(number: int, part: Part, place: Lease) -> None:
                 segment = part.segment(place.span, layout, batch.span)
-                answer = await self._do(Decode(part.table, (segment,)), [batch, place])
-                outcomes[number] = answer.outcomes[0]
+                try:
+                    answer = await self._do(Decode(part.table, (segment,)), [batch, place])
+                except WorkerDied:
+                    outcomes[number] = _DIED
+                else:
+                    outcomes[number] = answer.outcomes[0]
 
             async with anyio.create_task_group() as group:
                 for number, (part, place) in enumerate(zip(parts, places, strict=True)):
@@ -233,31 +325,34 @@ class _Walk:
             merged = tuple([text for part in column for text in part] for column in zip(*lists, strict=True))
             return Made(parts[0].step, parts[0].batch_rows, batch.keep(), len(batch), None, layout, merged)
 
-    async def _make_collated(self, parts: list[_Part]) -> Made | AioloadError:
+    async def _make_collated(self, parts: list[Part]) -> Made | AioloadError:
         """Make a batch of samples that are packed part by part."""
         with contextlib.ExitStack() as stack:
             packed = await self._pack_all(parts, stack)
             failed = self._first_failure([outcome for outcome, _ in packed], parts[0].step)
             return failed if failed is not None else await self._collate(parts, packed)
 
-    async def _pack_all(self, parts: list[_Part], stack: contextlib.ExitStack) -> list[tuple[Outcome, Lease]]:
+    async def _pack_all(self, parts: list[Part], stack: contextlib.ExitStack) -> list[tuple[Outcome, Lease]]:
         """Have all parts packed; those that had too little room again, once the others hold no guesses."""
         packed: dict[int, tuple[Outcome, Lease]] = {}
 
         async def pack(number: int, size: int) -> None:
-            packed[number] = await self._pack(parts[number], size, stack)
+            try:
+                packed[number] = await self._pack(parts[number], size, stack)
+            except WorkerDied:
+                packed[number] = _DIED, self._leases[0]
 
         sizes = {number: self._guess(part, len(parts)) for number, part in enumerate(parts)}
-        while sizes:
+        while sizes and not any(outcome is _DIED for outcome, _ in packed.values()):
             async with anyio.create_task_group() as group:
                 for number, size in sizes.items():
                     group.start_soon(pack, number, size)
             sizes = {number: outcome.need for number, (outcome, _) in packed.items() if outcome.need}
         return [packed[number] for number in range(len(parts))]
 
-    async def _collate(self, parts: list[_Part], packed: list[tuple[Outcome, Lease]]) -> Made | AioloadError:
+    async def _collate(self, parts: list[Part], packed: list[tuple[Outcome, Lease]]) -> Made | AioloadError:
         table = Span(parts[0].table.start, parts[-1].table.stop)
-        whole = _Part(parts[0].step, 0, parts[0].batch_rows, parts[0].batch_rows, table, 0)
+        whole = Part(parts[0].step, 0, parts[0].batch_rows, parts[0].batch_rows, table, 0)
         sources = tuple(
             (lease.span, outcome.descriptor) for outcome, lease in packed if outcome.descriptor is not None
         )
@@ -266,14 +361,95 @@ class _Walk:
             with contextlib.ExitStack() as stack:
                 lease = await self._lease(stack, size)
                 job = Collate(whole.step, sources, lease.span, table)
-                outcome = (await self._do(job, [lease, *(lease for _, lease in packed)])).outcomes[0]
+                outcome = await self._do_collate(job, [lease, *(lease for _, lease in packed)])
                 if not outcome.need:
                     return self._packed(whole, outcome, lease)
             size = outcome.need
 
+    async def _do_collate(self, job: Collate, leases: list[Lease]) -> Outcome:
+        """Have a batch collated, again if a worker dies over it."""
+        for _ in range(_COLLATE_TRIES):
+            try:
+                return (await self._do(job, leases)).outcomes[0]
+            except WorkerDied as died:
+                last = died
+        message = f"batch {job.step}: each worker process that put it together {last.how}"
+        raise _killed(message, last, step=job.step)
+
+    # for `careful`
+
+    async def collect(self, part: Part, whole: Part, stack: contextlib.ExitStack) -> tuple[Outcome, Lease]:
+        """Have some rows of a batch packed as samples, as far as they can be made.
+
+        Raises:
+            WorkerDied: a worker died over them.
+        """
+        size = self._guess(part, -(-whole.rows // part.rows))
+        while True:
+            with contextlib.ExitStack() as own:
+                lease = await self._lease(own, size)
+                job = Decode(part.table, (part.segment(lease.span),), collect=True)
+                outcome = (await self._do(job, [lease])).outcomes[0]
+                if not outcome.need:
+                    if outcome.failure is not None:  # what was made could not be packed
+                        raise self.error(outcome.failure, part.step)
+                    self._memory.trim(lease, outcome.used)
+                    stack.enter_context(own.pop_all())
+                    return outcome, lease
+            size = outcome.need
+
+    async def finish(self, whole: Part, pieces: Sequence[Piece], skipped: Skips) -> Made | AioloadError:
+        """Make a batch of the pieces that are left of it."""
+        if not pieces:
+            with contextlib.ExitStack() as stack:
+                lease = await self._lease(stack, 1)
+                return Made(whole.step, 0, lease.keep(), 0, None, None, (), skipped)
+        size = align(sum(piece.used for piece in pieces) + (1 << 12))
+        sources = tuple((piece.lease.span, piece.descriptor) for piece in pieces)
+        rows = sum(piece.rows for piece in pieces)
+        while True:
+            with contextlib.ExitStack() as stack:
+                lease = await self._lease(stack, size)
+                job = Collate(whole.step, sources, lease.span, whole.table)
+                outcome = await self._do_collate(job, [lease, *(piece.lease for piece in pieces)])
+                if not outcome.need:
+                    made = self._packed(replace(whole, rows=rows), outcome, lease)
+                    return made if isinstance(made, AioloadError) else replace(made, skipped=skipped)
+            size = outcome.need
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the run's first record."""
+        return int(self._run.table["epoch"][0])
+
+    def records(self, part: Part) -> list[tuple[int, int]]:
+        """Return set and number of the records of some rows."""
+        first = (part.table.start - self._table) // TABLE.itemsize
+        rows = self._run.table[first : first + part.rows]
+        return list(zip(rows["source"].tolist(), rows["record"].tolist(), strict=True))
+
+    async def lease(self, stack: contextlib.ExitStack, size: int) -> Lease:
+        """Lease memory that the stack releases."""
+        return await self._lease(stack, size)
+
+    def array(self, lease: Lease) -> NDArray[np.uint8]:
+        """Return the bytes of a lease."""
+        return self._memory.arena.array[lease.span.start : lease.span.stop]
+
+    def place_of(self, part: Part, row: int) -> tuple[str, int]:
+        """Return shard and number of the record of a row."""
+        entry = self._run.table[(part.table.start - self._table) // TABLE.itemsize + row]
+        return self._shards[int(entry["shard"])], int(entry["record"])
+
+    def killed(self, part: Part, died: WorkerDied) -> WorkerError:
+        """Return the error of a record that kills workers."""
+        shard, record = self.place_of(part, 0)
+        message = f"record {record} ({shard}): the worker process that worked on it {died.how}, each time"
+        return _killed(message, died, shard=shard, record=record, step=part.step)
+
     # what both have in common
 
-    async def _pack(self, part: _Part, size: int, stack: contextlib.ExitStack) -> tuple[Outcome, Lease]:
+    async def _pack(self, part: Part, size: int, stack: contextlib.ExitStack) -> tuple[Outcome, Lease]:
         """Have one part packed. Where there was room enough, the stack releases it; else it is released."""
         with contextlib.ExitStack() as own:
             lease = await self._lease(own, size)
@@ -287,11 +463,11 @@ class _Walk:
                 stack.enter_context(own.pop_all())
         return outcome, lease
 
-    def _guess(self, part: _Part, parts: int) -> int:
+    def _guess(self, part: Part, parts: int) -> int:
         """Return the room to try for a packed part; a guess never takes what its `parts` may really need."""
         return min(self._sizes.room(part.rows, part.raw_bytes), self._memory.guessable // parts)
 
-    def _text_room(self, layout: Layout, part: _Part, parts: int) -> int:
+    def _text_room(self, layout: Layout, part: Part, parts: int) -> int:
         """Return the room to try for the texts beside rows."""
         if not layout.has_texts:
             return 0
@@ -301,7 +477,7 @@ class _Walk:
     def _learning(self) -> bool:
         return self._stacks and self._sizes.learning
 
-    def _note(self, part: _Part, outcome: Outcome, lease: Lease) -> None:
+    def _note(self, part: Part, outcome: Outcome, lease: Lease) -> None:
         """Learn from a packed outcome, and take back the room it did not need."""
         if outcome.failure is None:
             self._sizes.outcome(part.rows, outcome.used, part.raw_bytes)
@@ -317,9 +493,21 @@ class _Walk:
             for lease in kept:
                 lease.release()
 
-        answer = await self._runner.run(job, self._run.order, done)
+        try:
+            answer = await self._runner.run(job, self._run.order, done)
+        except WorkerDied as died:
+            if isinstance(job, Decode) and not job.collect and died.row is not None:
+                self._suspect(job, died.row)
+            raise
         self._count(job, answer)
         return answer
+
+    def _suspect(self, job: Decode, row: int) -> None:
+        """Note the record of a job at which a worker died."""
+        place = (job.table.start - self._table) // TABLE.itemsize + row
+        if place < len(self._run.table):
+            entry = self._run.table[place]
+            self.suspects.note((int(entry["source"]), int(entry["record"])))
 
     def _count(self, job: Job, answer: Answer) -> None:
         if isinstance(job, Decode):
@@ -334,7 +522,7 @@ class _Walk:
             collate_seconds=answer.collate_seconds,
         )
 
-    def _note_misfit(self, part: _Part, outcome: Outcome) -> None:
+    def _note_misfit(self, part: Part, outcome: Outcome) -> None:
         """Learn from rows that could not be written as they were meant to."""
         if outcome.misfit:
             self._sizes.misfit()
@@ -346,7 +534,7 @@ class _Walk:
         stack.callback(lease.release)
         return lease
 
-    def _texts(self, part: _Part, place: Lease, outcome: Outcome) -> tuple[list[str] | list[bytes], ...]:
+    def _texts(self, part: Part, place: Lease, outcome: Outcome) -> tuple[list[str] | list[bytes], ...]:
         """Return the text columns of some rows as lists."""
         if not outcome.texts:
             return ()
@@ -354,10 +542,10 @@ class _Walk:
         array = self._memory.arena.array[place.span.start : place.span.stop]
         return tuple(texts(array, leaf) for leaf in outcome.texts)
 
-    def _packed(self, part: _Part, outcome: Outcome, lease: Lease) -> Made | AioloadError:
+    def _packed(self, part: Part, outcome: Outcome, lease: Lease) -> Made | AioloadError:
         """Return a packed batch, or its error; what lies behind the last byte goes back."""
         if outcome.failure is not None:
-            return self._error(outcome.failure, part.step)
+            return self.error(outcome.failure, part.step)
         assert outcome.descriptor is not None
         array = self._memory.arena.array[lease.span.start : lease.span.stop]
         tree = descriptor(array, outcome.descriptor)
@@ -365,13 +553,20 @@ class _Walk:
         return Made(part.step, part.rows, lease.keep(), outcome.used, tree, None, ())
 
     def _first_failure(self, outcomes: list[Outcome], step: int) -> AioloadError | None:
-        """Return the error of the lowest row: the same one however the batch was cut."""
+        """Return the error of the lowest row: the same one however the batch was cut.
+
+        Raises:
+            _Troubled: the batch must be made carefully.
+        """
+        failed = any(outcome.failure is not None for outcome in outcomes)
+        if any(outcome is _DIED for outcome in outcomes) or (failed and self._decide is not None):
+            raise _Troubled
         for outcome in outcomes:
             if outcome.failure is not None:
-                return self._error(outcome.failure, step)
+                return self.error(outcome.failure, step)
         return None
 
-    def _error(self, failure: Failure, step: int) -> AioloadError:
+    def error(self, failure: Failure, step: int) -> AioloadError:
         """Return what a worker told in texts as the error that the user meets."""
         kind = ShardError if failure.kind == "ShardError" else SampleError
         facts = {**failure.facts, "step": step, "cause": failure.trace, "error": failure.name}
@@ -385,6 +580,22 @@ class _Walk:
         error = kind(message, **facts)
         error.add_note(f"in a worker:\n{failure.trace}")
         return error
+
+
+class _Troubled(Exception):
+    """The batch must be made carefully."""
+
+
+def _raise(error: AioloadError) -> Any:
+    raise error
+
+
+def _killed(message: str, died: WorkerDied, **facts: Any) -> WorkerError:
+    """Return the error of something over which workers die."""
+    error = WorkerError(message, exit_code=died.exit_code, cause=died.stack or died.how, **facts)
+    if died.stack is not None:
+        error.add_note(f"it was at:\n{died.stack or 'its stack could not be had'}")
+    return error
 
 
 def _neighbours(steps: Sequence[int]) -> Iterator[list[int]]:

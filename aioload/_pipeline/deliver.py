@@ -9,7 +9,7 @@ changes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,11 +17,13 @@ from numpy.typing import NDArray
 
 from .._workers.layout import Layout, Leaf, Tree, batch_tree, tensor, tree_of, unpack_leaves, view
 from ..errors import SampleError
+from ..tree import flatten, unflatten
 
 if TYPE_CHECKING:
+    from .careful import Skips
     from .memory import Lease, Memory
 
-__all__ = ["Delivery", "Made", "Output", "deliver", "to_numpy", "to_torch"]
+__all__ = ["Delivery", "Made", "Output", "deliver", "to_numpy", "to_torch", "without_rows"]
 
 Output = Callable[[NDArray[Any]], Any]
 """What becomes of an array over the arena."""
@@ -38,16 +40,18 @@ class Made:
     tree: Tree | None  # a packed batch, or
     layout: Layout | None  # one of rows
     texts: tuple[list[Any], ...]  # with a layout: the text columns, whole
+    skipped: Skips = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
     """A batch on the hand-over."""
 
-    batch: Any
+    batch: Any  # None if it has no rows
     rows: int
     size: int
     lease: Lease | None  # the user's from the moment it is taken
+    skipped: Skips = field(default_factory=list)
 
 
 def to_torch(array: NDArray[Any]) -> Any:
@@ -72,7 +76,11 @@ def deliver(made: Made, memory: Memory, output: Output, on_copy: Callable[[], No
     start = made.lease.span.start
     copied = made.lease.private or memory.crowded
     lease: Lease | None = made.lease
-    if copied:
+    if not made.size:
+        place = np.empty(0, np.uint8)
+        made.lease.release()
+        lease = None
+    elif copied:
         try:
             place = memory.arena.array[start : start + made.size].copy()
         finally:
@@ -82,7 +90,39 @@ def deliver(made: Made, memory: Memory, output: Output, on_copy: Callable[[], No
     else:
         memory.finish(made.lease)
         place = memory.arena.borrow(start, start + made.size, made.lease.release_soon)
-    return Delivery(_build(made, place, output), made.rows, made.size, lease)
+    return Delivery(_build(made, place, output), made.rows, made.size, lease, made.skipped)
+
+
+def without_rows(batch: Any, rows: int) -> Any:
+    """Return a batch of the same make with nothing in it.
+
+    Args:
+        batch: as handed to the user.
+        rows: samples in it. Where a leaf has not as many, nobody knows what it would be without them, and the
+            batch becomes an empty dict.
+    """
+    leaves, structure = flatten(batch, is_leaf=lambda part: _is_column(part, rows))
+    if not all(_is_column(leaf, rows) or _has_rows(leaf, rows) for leaf in leaves):
+        return {}
+    return unflatten(structure, [[] if isinstance(leaf, list) else _no_rows(leaf) for leaf in leaves])
+
+
+def _is_column(part: Any, rows: int) -> bool:
+    """Tell whether a list holds a value for each row, and not a tensor for each item of a sample."""
+    return (
+        isinstance(part, list)
+        and len(part) == rows
+        and not all(_has_rows(leaf, rows) for leaf in flatten(part)[0])
+    )
+
+
+def _has_rows(leaf: Any, rows: int) -> bool:
+    return tuple(getattr(leaf, "shape", ())[:1]) == (rows,)
+
+
+def _no_rows(leaf: Any) -> Any:
+    shape = (0, *leaf.shape[1:])
+    return leaf.new_empty(shape) if hasattr(leaf, "new_empty") else np.empty(shape, leaf.dtype)
 
 
 def _build(made: Made, place: NDArray[np.uint8], output: Output) -> Any:
@@ -95,7 +135,8 @@ def _build(made: Made, place: NDArray[np.uint8], output: Output) -> Any:
         ]
         return batch_tree(made.layout, leaves)
 
-    assert made.tree is not None
+    if made.tree is None:
+        return None  # a batch without rows: what it should look like is known where batches are handed out
     try:
         found = unpack_leaves(place, made.tree, tensors=False)
     except Exception as error:  # classes of the user's, which may raise anything

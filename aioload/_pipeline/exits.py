@@ -6,10 +6,8 @@ import atexit
 import threading
 import warnings
 import weakref
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from .engine import Engine
+from .engine import Engine
 
 __all__ = ["close_forgotten", "end", "remember"]
 
@@ -31,8 +29,8 @@ def end(engine: Engine) -> None:
 
 def close_forgotten(engine: Engine, name: str) -> None:
     """Close the engine of a loader that was let go without being closed."""
-    if engine not in _open:
-        return  # the interpreter exits, and has closed it
+    if engine not in _open or engine.forked:
+        return  # the interpreter exits, and has closed it; or it is another process's
 
     # in a thread: the last reference may go anywhere, in an event loop too, and nobody expects to wait there
     threading.Thread(target=end, args=(engine,), name="aioload-close", daemon=True).start()
@@ -44,8 +42,7 @@ def close_forgotten(engine: Engine, name: str) -> None:
 
 
 def _close_all() -> None:
-    for engine in list(_open):
-        end(engine)
+    Engine.close_all(_open)
 
 
 # Before concurrent.futures waits for its threads, which would wait for jobs that run: an ordinary atexit hook

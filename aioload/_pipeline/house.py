@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import cloudpickle
 
 from .._workers.arena import Arena, ArenaHandle
-from .._workers.pool import WorkerPool
+from .._workers.pool import PoolOptions, WorkerPool
+from .._workers.task import MARK
 from ..storage.threads import DaemonExecutor
+from .careful import Suspects
 from .deliver import Output
 from .fetch import Reader
 from .memory import Memory
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
     from .._workers.pool import Order
     from .._workers.task import Recipe
+    from ..errors import AioloadError
     from ..stats import Counters
     from ..storage import Storage
 
@@ -42,7 +45,8 @@ class Settings:
     labels: Sequence[str]  # what errors call each shard
     record_bytes: float  # mean size of a record
     recipe: Recipe
-    num_workers: int
+    workers: PoolOptions
+    decide: Callable[[AioloadError], Any] | None  # what becomes of a record that fails; see `careful`
     prefetch: int | None  # batches; None adapts
     memory_limit: int
     window_bytes: int  # of it, for pieces that are read whole
@@ -67,9 +71,10 @@ class House:
         self.counters = counters
         self.memory = memory
         self.labels = settings.labels
-        self.sizes = Sizes(settings.num_workers, settings.record_bytes, memory.limit // 16)
+        self.sizes = Sizes(settings.workers.num_workers, settings.record_bytes, memory.limit // 16)
         limiter = anyio.CapacityLimiter(_READS_IN_FLIGHT)
         self.reader = Reader(storages, settings.shards, settings.sources, limiter, _MAX_READ_BYTES, counters)
+        self.suspects = Suspects()
         self.pool: WorkerPool | None = None
         self._active: dict[Order, Callable[[], bool]] = {}
 
@@ -81,25 +86,24 @@ class House:
         arena = stack.enter_context(Arena(settings.memory_limit))
         counters.set(
             memory_limit=settings.memory_limit,
-            num_workers=settings.num_workers,
+            num_workers=settings.workers.num_workers,
             window_bytes=settings.window_bytes,
         )
         storages = settings.open_storages()
-        for storage in storages:
-            aclose = getattr(storage, "aclose", None)
-            if aclose is not None:
-                stack.push_async_callback(aclose)
+        stack.push_async_callback(_close, storages)
         memory = Memory(arena, settings.on_kept, settings.window_bytes)
         house = cls(settings, counters, memory, storages)
-        if settings.num_workers:
-            # three threads a worker: one may still wait for its start, and ending takes two
-            threads = DaemonExecutor(3 * settings.num_workers, name="aioload-start")
-            stack.callback(threads.shutdown, wait=False)
-            recipe = cloudpickle.dumps(settings.recipe)
-            house.pool = WorkerPool(settings.num_workers, ArenaHandle(arena), recipe, threads)
-            stack.push_async_callback(house.pool.aclose)
-            group.start_soon(house.pool.start)
+        if settings.workers.num_workers:
+            house.pool = house._open_pool(stack)
+            stack.push_async_callback(house.end_workers)
+            group.start_soon(house.pool.serve)
         return house
+
+    async def end_workers(self) -> None:
+        """End all worker processes, whoever is cancelled meanwhile; twice is free."""
+        if self.pool is not None:
+            with anyio.CancelScope(shield=True):
+                await self.pool.aclose()
 
     def enter(self, order: Order, is_due: Callable[[], bool]) -> None:
         """Note that a run is under way.
@@ -122,3 +126,23 @@ class House:
         if self._active:
             number, first = min(self._active)
             self.memory.move_head((number, first if self._active[number, first]() else first - 1))
+
+    def _open_pool(self, stack: contextlib.AsyncExitStack) -> WorkerPool:
+        options = self.settings.workers
+        # a worker may wait for its start while two before it end, and ending takes two threads
+        threads = DaemonExecutor(6 * options.num_workers + 2, name="aioload-start")
+        stack.callback(threads.shutdown, wait=False)
+        marks = [self.memory.reserve(MARK.itemsize) for _ in range(options.num_workers)]
+        recipe = cloudpickle.dumps(self.settings.recipe)
+        handle = ArenaHandle(self.memory.arena)
+        return WorkerPool(options, handle, marks, recipe, threads, lambda: self.counters.add(restarts=1))
+
+
+async def _close(storages: Sequence[Storage]) -> None:
+    """Close storages side by side: one that is stuck must not use up the others' time."""
+    with anyio.CancelScope(shield=True):
+        async with anyio.create_task_group() as group:
+            for storage in storages:
+                aclose = getattr(storage, "aclose", None)
+                if aclose is not None:
+                    group.start_soon(aclose)

@@ -7,6 +7,7 @@ So a debugger stops in a transform, and the batches are those that workers would
 from __future__ import annotations
 
 import asyncio
+import importlib
 import random
 import sys
 import threading
@@ -76,7 +77,8 @@ class InlineRunner:
 @contextmanager
 def _generators_put_back() -> Iterator[None]:
     """Leave the user's global generators as they were."""
-    torch = sys.modules.get("torch")
+    # the engine's thread may be importing it right now; this waits until it is whole
+    torch: Any = importlib.import_module("torch") if "torch" in sys.modules else None
     python, legacy = random.getstate(), np.random.get_state()
     tensors = torch.get_rng_state() if torch is not None else None
     try:

@@ -140,6 +140,17 @@ class Memory:
         self._on_short()
         return True
 
+    def reserve(self, size: int) -> Span:
+        """Take bytes for as long as the arena lives, before anything else is leased.
+
+        Raises:
+            ConfigError: there are not so many.
+        """
+        span = self._space.lease(size, within=(self._shared, self.limit))
+        if span is None:
+            raise self._too_small(size, _WINDOW)
+        return span
+
     def finish(self, lease: Lease) -> None:
         """Count a lease no longer as its run's: a batch is made and waits for the user."""
         if lease.needed:

@@ -9,7 +9,7 @@ comes bare, at its own step.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -84,6 +84,8 @@ class Pass:
             house.labels,
             stacks=house.settings.recipe.collate is None,
             counters=house.counters,
+            suspects=house.suspects,
+            decide=house.settings.decide,
         )
 
     def cancel(self) -> None:
@@ -162,14 +164,9 @@ class Pass:
         try:
             memory = self._house.memory
             failures = await Fetcher(run, self._house.reader, memory).fetch(reads, raw, chunks)
-            for step, rows in _rows_of_steps(run) if failures else ():
-                failed = [failures[row] for row in rows if row in failures]
-                if failed:
-                    put(step, failed[0])
             memory.arena.array[table : table + run.table.nbytes] = run.table.view(np.uint8)
-            if missing:
-                leases = [raw, *(chunk.lease for chunk in chunks)]
-                await self._decoder.make(run, leases, table, sorted(missing), put)
+            leases = [raw, *(chunk.lease for chunk in chunks)]
+            await self._decoder.make(run, leases, table, failures, put)
         except Exception as error:
             failure = as_ours(error)
             for step in sorted(missing):
@@ -234,16 +231,8 @@ class Pass:
         """Return how many steps may lie between."""
         if self._house.settings.prefetch is not None:
             return self._house.settings.prefetch
-        workers = max(self._house.settings.num_workers, 1)
+        workers = max(self._house.settings.workers.num_workers, 1)
         return max(2, 2 * workers, 2 * (workers + 1) * self._steps_per_run())
-
-
-def _rows_of_steps(run: Run) -> Iterator[tuple[int, range]]:
-    """Yield each step of a run with the rows of the table that it has."""
-    first = 0
-    for step, rows in zip(run.steps, run.rows, strict=True):
-        yield step, range(first, first + rows)
-        first += rows
 
 
 def as_ours(error: BaseException) -> AioloadError:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Announce", "Turns"]
 
+# in the user's thread: what signal handlers raise to end the program is not the transform's
+_CAUGHT = (Exception, GeneratorExit, asyncio.CancelledError)
+
 Announce = Callable[["Plan", int], "Handover[Item] | None"]
 """Makes the hand-over of a pass that begins ahead; None if the user has gone elsewhere since."""
 
@@ -107,5 +110,5 @@ class Turns:
         if self._house.pool is not None:
             return self._house.pool
         recipe = self._house.settings.recipe
-        worker = Worker(self._house.memory.arena.array, recipe, caught=Exception)
+        worker = Worker(self._house.memory.arena.array, recipe, caught=_CAUGHT)
         return InlineRunner(worker, handover, seeded=recipe.seeded and recipe.seed_globals)

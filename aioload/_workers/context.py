@@ -9,21 +9,46 @@ another one.
 The server imports what every worker needs once; a worker is then a fork of a small process without threads of
 ours, event loop, torch or CUDA, and starts in milliseconds. It ends by itself when no process of ours is
 left.
+
+A process that the user forks has copies of all this, but server and workers stay its parent's: the copy gives
+up what would keep them alive after the parent, and starts a server of its own when it needs one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
-from multiprocessing import connection, context, forkserver, popen_forkserver, process, reduction, spawn, util
+import signal
+import weakref
+from collections.abc import Iterator
+from multiprocessing import (
+    connection,
+    context,
+    forkserver,
+    popen_forkserver,
+    process,
+    reduction,
+    resource_tracker,
+    spawn,
+    util,
+)
 from typing import Any
+
+from .locks import OneProcessLock, Slots
 
 __all__ = ["WorkerContext", "WorkerProcess", "warm_up"]
 
 _PRELOAD = ["aioload._workers.task", "aioload.decode"]
 
-_server = forkserver.ForkServer()  # one a process, like multiprocessing's own
-_server.set_forkserver_preload(_PRELOAD)
+
+def _make_server() -> forkserver.ForkServer:
+    server = forkserver.ForkServer()
+    server.set_forkserver_preload(_PRELOAD)
+    return server
+
+
+_server: Any = _make_server()  # one a process, like multiprocessing's own
 
 
 class _Popen(popen_forkserver.Popen):
@@ -43,10 +68,12 @@ class _Popen(popen_forkserver.Popen):
         finally:
             context.set_spawning_popen(None)
 
-        self.sentinel, write_end = _server.connect_to_new_process(self._fds)
+        with _deaf_to_ctrl_c():  # the server may have to be started
+            self.sentinel, write_end = _server.connect_to_new_process(self._fds)
         # a second write end stays open here: the child knows by its closing that the parent has gone
-        alive = os.dup(write_end)
-        self.finalizer = util.Finalize(self, _close, (alive, self.sentinel))
+        self.alive = os.dup(write_end)
+        self.finalizer = util.Finalize(self, _close, (self.alive, self.sentinel))
+        _started.add(self)
         with os.fdopen(write_end, "wb") as pipe:
             pipe.write(message.getbuffer())
         self.pid = forkserver.read_signed(self.sentinel)
@@ -61,11 +88,22 @@ class WorkerProcess(context.ForkServerProcess):
 
 
 class WorkerContext(context.ForkServerContext):
-    """What `ProcessPoolExecutor` makes queues and processes with; `processes` lists those it has started."""
+    """What one `ProcessPoolExecutor` makes queues and processes with, and what knows them."""
 
     def __init__(self) -> None:
         super().__init__()
         self.processes: list[WorkerProcess] = []
+        self._results: Any = None
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes that run."""
+        # once one has ended, its number may be another's
+        return [
+            worker.pid
+            for worker in self.processes
+            if worker.pid is not None and not connection.wait([worker.sentinel], 0)
+        ]
 
     def Process(self, *args: Any, **kwargs: Any) -> WorkerProcess:  # type: ignore[override]  # a class there
         """Make a process; a method, so that what was made is known."""
@@ -73,25 +111,88 @@ class WorkerContext(context.ForkServerContext):
         self.processes.append(worker)
         return worker
 
+    def SimpleQueue(self) -> Any:
+        """Make the queue that results come through."""
+        self._results = super().SimpleQueue()
+        return self._results
+
+    def Lock(self) -> Any:
+        """Make a lock for one end of a queue; with one worker, each end is one process's."""
+        return OneProcessLock()
+
+    def BoundedSemaphore(self, value: int = 1) -> Any:
+        """Make what bounds a queue."""
+        return Slots(value) if hasattr(os, "eventfd") else super().BoundedSemaphore(value)
+
     def kill(self) -> None:
         """End by force what runs."""
-        for worker in self.processes:
-            # once it has ended, its number may be another's
-            if worker.pid is not None and not connection.wait([worker.sentinel], 0):
-                worker.kill()
+        for pid in self.pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
-    def close(self) -> None:
-        """Give back what is kept of processes that have ended: two descriptors each."""
-        for worker in self.processes:
-            worker.close()
-        self.processes.clear()
+    def hang_up(self) -> None:
+        """Let whoever waits for results see the end of them, if no process runs.
+
+        One that was killed in the middle of a message never sends the rest, and the pipe's other end is open
+        in this process too.
+        """
+        if self._results is not None and not self.pids:
+            self._results._writer.close()
+
+    def close(self) -> int | None:
+        """Give back what is kept of processes that have ended, two descriptors each; return the exit code."""
+        exit_code = None
+        processes, self.processes = self.processes, []
+        for worker in processes:
+            exit_code = worker.exitcode
+            if exit_code is not None or worker.pid is None:  # else it is left behind
+                worker.close()
+        return exit_code
 
 
 def warm_up() -> None:
     """Start the server, so that it imports while the data set is opened."""
-    _server.ensure_running()
+    with _deaf_to_ctrl_c():
+        _server.ensure_running()
+
+
+@contextlib.contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """Hold Ctrl-C back in this thread; what is started meanwhile never gets it.
+
+    The terminal sends it to every process. It is this process's to handle, and one that only begins to live
+    would print a traceback of its own.
+    """
+    resource_tracker.ensure_running()  # which, when it starts, would let Ctrl-C through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _close(*descriptors: int) -> None:
     for descriptor in descriptors:
         os.close(descriptor)
+
+
+_started: weakref.WeakSet[_Popen] = weakref.WeakSet()
+
+
+def _let_go() -> None:
+    """Give up, in a process that was just forked, what is the parent's."""
+    global _server
+    for started in list(_started):
+        if started.finalizer.still_active():
+            os.close(started.alive)  # else workers would not notice that the parent has gone
+            started.finalizer.cancel()
+    _started.clear()
+    if _server._forkserver_alive_fd is not None:
+        os.close(_server._forkserver_alive_fd)
+    _server = _make_server()
+    children: set[process.BaseProcess] = vars(process)["_children"]
+    # else multiprocessing would end the parent's workers when this process exits
+    children -= {child for child in children if isinstance(child, WorkerProcess)}
+
+
+os.register_at_fork(after_in_child=_let_go)

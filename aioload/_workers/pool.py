@@ -1,9 +1,15 @@
-"""Pool: jobs in, answers out, the most urgent job first.
+"""Pool: jobs in, answers out, the most urgent job first; workers that die are replaced.
 
-Each worker is a `ProcessPoolExecutor` of one process, a *seat*. The executor brings start, queue, results and
+Each worker is a seat: a `ProcessPoolExecutor` of one process. The executor brings start, queue, results and
 the noticing of death; one seat a process makes plain which job a process had when it died, and lets a seat be
 replaced without touching the others. A seat is given one job, or two where jobs are so short that the way
 there and back would show; everything else waits here, where it can still be dropped or overtaken.
+
+A dead worker's running job comes back as `WorkerDied`, with the record it was at; what else it was given goes
+back into the queue. Whether a job is worth another try is for those to say who know its records.
+
+A death is told by the executor, at once. From time to time the pool looks for itself, since the executor
+misses a process that dies in the middle of a message, and looks after a worker only while it has a job.
 
 All of it runs in the engine's loop, but for starting and ending processes, which block and go to threads.
 """
@@ -14,26 +20,37 @@ import asyncio
 import heapq
 import itertools
 import logging
+import time
+from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures import Executor, Future
 from concurrent.futures.process import BrokenProcessPool
+from copy import copy
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import anyio
 
 from ..errors import AioloadError, ClosedError, WorkerError
-from .arena import ArenaHandle
-from .context import WorkerContext
-from .task import Answer, Job, Startup, ping, run_job, start_worker
+from .seat import Seat, SeatState, signal_name
+from .task import Answer, Job
 
-__all__ = ["Order", "Runner", "WorkerPool"]
+if TYPE_CHECKING:
+    from .arena import ArenaHandle
+    from .space import Span
+
+__all__ = ["Order", "PoolOptions", "Runner", "Ticket", "WorkerDied", "WorkerPool"]
 
 _log = logging.getLogger("aioload.workers")
 
-_SHORT_JOB = 0.02  # seconds; below it a seat is given its next job before it asks: the way takes some 300 µs
-_START_TIMEOUT = 60.0  # seconds for a process to start and import what it needs on a loaded machine
+_SHORT_JOB = 0.02  # seconds; below it a seat has its next job before it asks: the way takes some 300 µs
 _GRACE = 1.0  # seconds for processes to end by themselves when the pool closes
+_MAX_FAILED_STARTS = 3  # in a row: then starting is hopeless
+_LOOK_SECONDS = 0.5  # between two looks at all workers
+_DEATHS_IN_A_ROW = (
+    24  # without a single job done in between: two for each record that "skip" allows, and some
+)
+_DEATHS_A_MINUTE = 60  # and two more for each worker: a machine on which so many die is no place to train
 
 Order = tuple[int, int]
 """Urgency: (pass, run); the lower is needed first."""
@@ -46,8 +63,38 @@ class Runner(Protocol):
         """Run a job; `done` is called once it no longer touches the arena, also if the wait was cancelled."""
 
 
+class WorkerDied(Exception):
+    """The worker that ran a job died, or was ended because it did not answer; no error as yet.
+
+    Args:
+        how: what is known of its end, in words.
+        row: of the job's table, at which it was; None between records.
+        exit_code: of the process; a negative number is a signal's.
+        stack: where it was, if it did not answer.
+    """
+
+    def __init__(self, how: str, row: int | None, exit_code: int | None, stack: str | None) -> None:
+        super().__init__(how)
+        self.how = how
+        self.row = row
+        self.exit_code = exit_code
+        self.stack = stack
+
+
+@dataclass(frozen=True, slots=True)
+class PoolOptions:
+    """How a pool treats its workers."""
+
+    num_workers: int
+    """Processes."""
+    timeout: float | None = None
+    """Seconds a worker may be at one record or at a batch's collate; None: for ever."""
+    max_jobs: int | None = None
+    """Jobs after which a worker is replaced; None: never."""
+
+
 @dataclass(order=True)
-class _Ticket:
+class Ticket:
     """A job that waits or runs."""
 
     order: Order
@@ -55,78 +102,85 @@ class _Ticket:
     job: Job = field(compare=False)
     answer: asyncio.Future[Answer] = field(compare=False)
     done: Callable[[], None] = field(compare=False)
+    began: float = field(default=0.0, compare=False)
 
-    def refuse(self, error: AioloadError) -> None:
+    @property
+    def wanted(self) -> bool:
+        """Whether anybody still waits for the answer."""
+        return not self.answer.done()
+
+    def accept(self, answer: Answer) -> None:
+        """Let the job succeed."""
+        self.done()
+        if self.wanted:
+            self.answer.set_result(answer)
+
+    def refuse(self, error: Exception) -> None:
         """Let the job fail."""
         self.done()
-        if not self.answer.done():
+        if self.wanted:
             self.answer.set_exception(error)
             self.answer.exception()  # looked at: whoever waits may be cancelled at this very moment
 
 
-class _Seat:
-    """One worker process and the jobs it was given."""
-
-    def __init__(self, handle: ArenaHandle, recipe: bytes, threads: Executor) -> None:
-        self._threads = threads
-        self.context = WorkerContext()
-        self.jobs = 0
-        self.ready = False
-        self._executor = ProcessPoolExecutor(1, self.context, start_worker, (handle, recipe))
-
-    def start(self) -> Startup:
-        """Start the process and wait until it has answered. Blocks: for a thread."""
-        return self._executor.submit(ping).result(timeout=_START_TIMEOUT)
-
-    def submit(self, job: Job) -> Future[Answer]:
-        """Give the worker a job."""
-        self.jobs += 1
-        return self._executor.submit(run_job, job)
-
-    def close(self, grace: float) -> None:
-        """End the process, by force after `grace` seconds. Blocks: for a thread."""
-        ending = self._threads.submit(self._executor.shutdown, wait=True, cancel_futures=True)
-        while not wait([ending], grace).done:  # again, since a start may have been under way
-            self.context.kill()
-        self.context.close()
-
-
 class WorkerPool:
-    """`num_workers` processes over one arena.
+    """Worker processes over one arena.
 
     Args:
-        num_workers: processes to start.
+        options: how many, and how they are treated.
         handle: the arena they map.
+        marks: where in the arena each writes which record it is at.
         recipe: pickled `Recipe`.
-        threads: where starting and ending processes may block.
+        threads: where starting and ending processes may block; three a worker, and some for those that leave.
+        on_restart: told of each worker that was replaced because it died.
     """
 
-    def __init__(self, num_workers: int, handle: ArenaHandle, recipe: bytes, threads: Executor) -> None:
-        self._seats = [_Seat(handle, recipe, threads) for _ in range(num_workers)]
+    def __init__(
+        self,
+        options: PoolOptions,
+        handle: ArenaHandle,
+        marks: list[Span],
+        recipe: bytes,
+        threads: Executor,
+        on_restart: Callable[[], None],
+    ) -> None:
+        self._options = options
+        self._handle = handle
+        self._recipe = recipe
         self._threads = threads
-        self._queue: list[_Ticket] = []
+        self._on_restart = on_restart
+        self._queue: list[Ticket] = []
         self._numbers = itertools.count()
         self._job_seconds = 1.0  # moving average; the first jobs count as long
         self._broken: AioloadError | None = None
+        self._closed = False
+        self._deaths: deque[float] = deque()
+        self._deaths_in_a_row = 0
+        self._failed_starts = 0
+        self._leaving: list[Seat] = []
+        self._loop = asyncio.get_running_loop()
+        self._to_start, self._starts = anyio.create_memory_object_stream[Seat](1 << 16)
+        self._seats = [self._seat(mark) for mark in marks]
 
-    async def start(self) -> None:
-        """Start all processes at once; jobs go to the first that is ready."""
+    async def serve(self) -> None:
+        """Start workers, watch them and replace those that die, until cancelled."""
         async with anyio.create_task_group() as group:
-            for seat in self._seats:
+            group.start_soon(self._watch)
+            async for seat in self._starts:
                 group.start_soon(self._start, seat)
 
     async def run(self, job: Job, order: Order, done: Callable[[], None]) -> Answer:
         """Run a job on a worker, as `Runner` says.
 
         Raises:
-            WorkerError: a worker died or could not start.
+            WorkerDied: the worker died while it ran this job.
+            WorkerError: no worker can be had.
             ClosedError: the pool was closed.
         """
         if self._broken is not None:
             done()
-            raise self._broken.with_traceback(None)  # one error for many jobs
-        loop = asyncio.get_running_loop()
-        ticket = _Ticket(order, next(self._numbers), job, loop.create_future(), done)
+            raise copy(self._broken)  # one reason for many jobs
+        ticket = Ticket(order, next(self._numbers), job, self._loop.create_future(), done)
         heapq.heappush(self._queue, ticket)
         self._dispatch()
         try:
@@ -136,74 +190,200 @@ class WorkerPool:
             raise
 
     async def aclose(self) -> None:
-        """End all processes, side by side."""
+        """End all processes, side by side; twice is free."""
         self._break(ClosedError("the workers were ended; make a new loader to go on"))
-        loop = asyncio.get_running_loop()
-        closings = [loop.run_in_executor(self._threads, seat.close, _GRACE) for seat in self._seats]
-        await asyncio.gather(*closings)
+        self._closed = True
+        self._to_start.close()
+        await asyncio.gather(*(self._close(seat) for seat in (*self._seats, *self._leaving)))
+        self._starts.close()
 
-    async def _start(self, seat: _Seat) -> None:
-        loop = asyncio.get_running_loop()
+    def _seat(self, mark: Span) -> Seat:
+        """Make a seat, to be started."""
+        seat = Seat(self._handle, mark, self._recipe, self._threads)
+        self._to_start.send_nowait(seat)
+        return seat
+
+    async def _start(self, seat: Seat) -> None:
+        """Start a seat's process."""
         try:
-            startup = await loop.run_in_executor(self._threads, seat.start)
-        except (BrokenProcessPool, TimeoutError, OSError, EOFError) as error:
-            self._break(WorkerError(f"a worker process could not start: {error!r}", cause=repr(error)))
+            startup = await self._loop.run_in_executor(self._threads, seat.start)
+        except (OSError, EOFError, RuntimeError) as error:  # TimeoutError, BrokenProcessPool are among them
+            await self._did_not_start(seat, error)
             return
         if startup.trace is not None:
             message = f"a worker process could not load the decoders, transform or collate: {startup.message}"
             self._break(WorkerError(message, cause=startup.trace))
             return
-        seat.ready = True
+        self._failed_starts = 0
+        if seat.state is SeatState.STARTING:
+            seat.state = SeatState.READY
         self._dispatch()
+
+    async def _did_not_start(self, seat: Seat, error: Exception) -> None:
+        """Try again where a process died on the way, a few times; one that hangs there would hang again."""
+        hangs = isinstance(error, TimeoutError)
+        stack = await self._loop.run_in_executor(self._threads, seat.dump_stack) if hangs else ""
+        await self._close(seat)
+        self._failed_starts += 1
+        if hangs:
+            message = "a worker process hangs while it loads the decoders, transform or collate"
+            broken = WorkerError(message, cause=stack or repr(error))
+            broken.add_note(f"it was at:\n{stack}")
+            self._break(broken)
+        elif self._failed_starts >= _MAX_FAILED_STARTS:
+            message = f"worker processes do not start: {error!r}; the last {_how(seat.exit_code)}"
+            self._break(WorkerError(message, cause=repr(error), exit_code=seat.exit_code))
+        self._replace(seat)
+
+    def _close(self, seat: Seat) -> asyncio.Future[None]:
+        """Have a seat closed in a thread."""
+        return self._loop.run_in_executor(self._threads, seat.close, _GRACE)
 
     def _dispatch(self) -> None:
         """Hand waiting jobs to seats that have room."""
-        depth = 2 if self._job_seconds < _SHORT_JOB else 1
+        depth = 2 if self._job_seconds < _SHORT_JOB and self._options.timeout is None else 1
         while self._queue:
-            free = [seat for seat in self._seats if seat.ready and seat.jobs < depth]
+            free = [seat for seat in self._seats if seat.state is SeatState.READY and len(seat.jobs) < depth]
             if not free:
                 return
-            self._submit(heapq.heappop(self._queue), min(free, key=lambda seat: seat.jobs))
+            self._submit(heapq.heappop(self._queue), min(free, key=lambda seat: len(seat.jobs)))
 
-    def _submit(self, ticket: _Ticket, seat: _Seat) -> None:
-        loop = asyncio.get_running_loop()
+    def _submit(self, ticket: Ticket, seat: Seat) -> None:
         try:
             future = seat.submit(ticket.job)
-        except BrokenProcessPool as error:
-            seat.ready = False
-            self._fail(ticket, error)
+        except BrokenProcessPool:
+            self._queue_again(ticket)
+            seat.state = SeatState.BROKEN
+            # behind the answers that it gave before, which are on their way
+            self._loop.call_soon(self._died, seat)
             return
-        began = loop.time()
+        ticket.began = self._loop.time()
+        seat.jobs.append(ticket)
 
         def finished(future: Future[Answer]) -> None:  # in the executor's thread
             try:
-                loop.call_soon_threadsafe(self._finished, ticket, seat, future, began)
+                self._loop.call_soon_threadsafe(self._finished, ticket, seat, future)
             except RuntimeError:
                 _log.debug("a job ended after its loop")
 
         future.add_done_callback(finished)
 
-    def _finished(self, ticket: _Ticket, seat: _Seat, future: Future[Answer], began: float) -> None:
-        seat.jobs -= 1
-        seconds = asyncio.get_running_loop().time() - began
-        self._job_seconds += (seconds - self._job_seconds) / 8
+    def _finished(self, ticket: Ticket, seat: Seat, future: Future[Answer]) -> None:
+        if ticket not in seat.jobs:
+            return  # its worker died, and that has been dealt with
         error = None if future.cancelled() else future.exception()
-        if error is not None or future.cancelled():
-            seat.ready = False
-            self._fail(ticket, error)
+        if future.cancelled() or isinstance(error, BrokenProcessPool):
+            self._died(seat)
+            return
+        seat.jobs.remove(ticket)
+        seat.jobs_done += 1
+        self._deaths_in_a_row = 0
+        self._job_seconds += (self._loop.time() - ticket.began - self._job_seconds) / 8
+        if error is not None:
+            ticket.refuse(WorkerError(f"a job did not get to a worker or back: {error!r}", cause=repr(error)))
         else:
-            ticket.done()
-            if not ticket.answer.done():
-                ticket.answer.set_result(future.result())
+            ticket.accept(future.result())
+        if self._options.max_jobs is not None and seat.jobs_done >= self._options.max_jobs:
+            self._retire(seat)
         self._dispatch()
 
-    def _fail(self, ticket: _Ticket, error: BaseException | None) -> None:
-        """End a job whose worker is gone."""
-        failure = WorkerError(
-            f"a worker process died while it worked on a batch: {error!r}", cause=repr(error)
-        )
-        ticket.refuse(failure)
-        self._break(failure)
+    def _died(self, seat: Seat, hung: str = "", stack: str | None = None) -> None:
+        """Deal with a seat whose process is gone: tell the job it ran, queue the others, replace it.
+
+        Args:
+            seat: whose process it was.
+            hung: in words, what it was ended for, if it did not end by itself.
+            stack: where it was then.
+        """
+        if seat.state is SeatState.DEAD:
+            return
+        seat.state = SeatState.DEAD
+        jobs, seat.jobs = seat.jobs, []
+        running = jobs.pop(0) if jobs and not self._closed else None
+        for ticket in jobs:
+            self._queue_again(ticket)
+        if not self._closed:
+            self._close(seat).add_done_callback(lambda _: self._tell(seat, running, hung, stack))
+
+    def _queue_again(self, ticket: Ticket) -> None:
+        """Put a job back that no worker has done, if there is anyone to do it, and for."""
+        if self._broken is not None:
+            ticket.refuse(copy(self._broken))
+        elif ticket.wanted:
+            heapq.heappush(self._queue, ticket)
+        else:
+            ticket.done()
+
+    def _tell(self, seat: Seat, running: Ticket | None, hung: str, stack: str | None) -> None:
+        """Go on after a death, now that the process has left its exit code."""
+        how = hung or _how(seat.exit_code)
+        row = seat.row
+        _log.info("a worker process %s; it is replaced", how)
+        self._count_death(how)
+        if running is not None and not seat.works:  # it had not begun
+            self._queue_again(running)
+        elif running is not None:
+            running.refuse(WorkerDied(how, row if row >= 0 else None, seat.exit_code, stack))
+        self._replace(seat)
+        self._dispatch()
+
+    def _count_death(self, how: str) -> None:
+        """End it all where workers die faster than they work."""
+        now = time.monotonic()
+        self._on_restart()
+        self._deaths_in_a_row += 1
+        self._deaths.append(now)
+        while self._deaths and self._deaths[0] < now - 60:
+            self._deaths.popleft()
+        most = _DEATHS_A_MINUTE + 2 * self._options.num_workers
+        if self._deaths_in_a_row > _DEATHS_IN_A_ROW or len(self._deaths) > most:
+            message = (
+                f"{len(self._deaths)} worker processes died within a minute, {self._deaths_in_a_row} of them "
+                f"without a job done in between; the last {how}. Look for what kills them (memory, mostly)"
+            )
+            self._break(WorkerError(message, cause=how))
+
+    def _replace(self, seat: Seat) -> None:
+        """Put a new process in a seat's place."""
+        if self._broken is None and seat in self._seats:
+            self._seats[self._seats.index(seat)] = self._seat(seat.mark)
+
+    def _retire(self, seat: Seat) -> None:
+        """Let a worker go that has done its share, and close it when it has nothing left to do."""
+        if seat.state is SeatState.READY:
+            seat.state = SeatState.LEAVING
+        if seat.state is SeatState.LEAVING and not seat.jobs:
+            seat.state = SeatState.DEAD
+            self._leaving.append(seat)
+            self._close(seat).add_done_callback(lambda _: self._left(seat))
+
+    def _left(self, seat: Seat) -> None:
+        self._leaving.remove(seat)
+        self._replace(seat)
+
+    async def _watch(self) -> None:
+        """Look after the workers from time to time: for deaths that nobody told of, and those that hang."""
+        timeout = self._options.timeout
+        pause = _LOOK_SECONDS if timeout is None else min(timeout / 4, _LOOK_SECONDS)
+        gone: set[Seat] = set()
+        while True:
+            await anyio.sleep(pause)
+            at_work = (SeatState.READY, SeatState.LEAVING)
+            known = [seat for seat in self._seats if seat.state in at_work]
+            before, gone = gone, {seat for seat in known if not seat.runs}
+            for seat in gone & before:
+                self._died(seat)
+            for seat in known:
+                if timeout is not None and seat.jobs and seat.seconds_at(pause) > timeout:
+                    await self._end_hung(seat, timeout)
+
+    async def _end_hung(self, seat: Seat, timeout: float) -> None:
+        """End a worker that does not answer, unless it goes on at the last moment."""
+        at = seat.at
+        stack = await self._loop.run_in_executor(self._threads, seat.dump_stack)
+        if seat.at == at and seat.jobs:
+            seat.kill()
+            self._died(seat, f"did not answer for {timeout:g} s and was ended", stack)
 
     def _break(self, error: AioloadError) -> None:
         """Let every job fail from now on; the first reason is kept."""
@@ -211,11 +391,21 @@ class WorkerPool:
             self._broken = error
         waiting, self._queue = self._queue, []
         for ticket in waiting:
-            ticket.refuse(self._broken)
+            ticket.refuse(copy(self._broken))
 
-    def _drop(self, ticket: _Ticket) -> None:
+    def _drop(self, ticket: Ticket) -> None:
         """Forget a job that nobody waits for any more, if no worker has it."""
         if ticket in self._queue:
             self._queue.remove(ticket)
             heapq.heapify(self._queue)
             ticket.done()
+
+
+def _how(exit_code: int | None) -> str:
+    """Return how a process ended, in words."""
+    if exit_code is None:
+        return "ended for a reason unknown"
+    if exit_code < 0:
+        hint = " (out of memory is the usual reason)" if exit_code == -9 else ""
+        return f"was ended by {signal_name(-exit_code)}{hint}"
+    return f"ended with exit code {exit_code}"

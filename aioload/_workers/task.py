@@ -34,8 +34,10 @@ from .arena import ArenaHandle
 from .layout import Layout, Leaf, NoRoom, RowWriter, learn, pack, unpack
 from .layout import descriptor as read_descriptor
 from .space import Span
+from .trace import StackFileHandle
 
 __all__ = [
+    "MARK",
     "TABLE",
     "Answer",
     "Collate",
@@ -67,7 +69,11 @@ TABLE = np.dtype(
 )
 """One row a record: where its bytes lie in the arena, what they should be, what its randomness goes by."""
 
+MARK = np.dtype([("row", "<i8"), ("began", "<f8")])
+"""Which row of a job's table a worker is at (-1: between records), and since when (0: it has no job)."""
+
 _USER, _GLOBALS = 0, 1  # streams of randomness: a transform's rng, and the global generators
+_MOST_TEXT = 1 << 14  # characters of a message or traceback that are told: some print whole arrays
 
 
 class RecordFormat(Protocol):
@@ -116,6 +122,7 @@ class Decode:
     table: Span  # rows of `TABLE`, those of all segments one behind the other
     segments: tuple[Segment, ...]
     learn: bool = False  # tell the layout that the samples share
+    collect: bool = False  # go on after a sample that failed, and never collate: packed samples are wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +142,7 @@ Job = Decode | Collate
 class Failure:
     """What user code or the data did, as texts."""
 
-    kind: str  # name of the class of `aioload.errors` that the user meets
+    kind: str  # of the classes of `aioload.errors`, the one that the user meets: SampleError or ShardError
     name: str  # of the class that was raised
     message: str
     trace: str
@@ -157,6 +164,7 @@ class Outcome:
     texts: tuple[Leaf, ...] = ()  # with a layout: the texts' places
     layout: Layout | None = None  # what was learnt
     failure: Failure | None = None
+    failures: tuple[Failure, ...] = ()  # of a job that collects: samples that are missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,14 +193,23 @@ class Worker:
     Args:
         array: the arena's bytes.
         recipe: what to do with them.
+        mark: one `MARK`, kept up to date for whoever watches.
         caught: what becomes a failure when user code raises it. In a process of its own that is everything;
-            in the user's thread Ctrl-C stays Ctrl-C.
+            in the user's thread Ctrl-C stays Ctrl-C, and `sys.exit` in a signal handler ends the program.
     """
 
     def __init__(
-        self, array: NDArray[np.uint8], recipe: Recipe, *, caught: type[BaseException] = BaseException
+        self,
+        array: NDArray[np.uint8],
+        recipe: Recipe,
+        *,
+        mark: NDArray[np.void] | None = None,
+        caught: type[BaseException] | tuple[type[BaseException], ...] = BaseException,
     ) -> None:
         self._caught = caught
+        place = np.zeros(1, MARK) if mark is None else mark
+        self._mark_row, self._mark_began = place["row"], place["began"]
+        self._row = 0  # of the job's table, at which the segment begins
         self._array = array
         # read-only: a job may be done twice, so nothing may change the raw bytes
         self._memory = array.data.toreadonly()
@@ -207,15 +224,24 @@ class Worker:
     def run(self, job: Job) -> Answer:
         """Do a job. Never raises for the user's reasons."""
         self._decode_seconds = self._transform_seconds = self._collate_seconds = 0.0
+        self._mark_none()
         outcomes = (self._collate(job),) if isinstance(job, Collate) else tuple(self._decode(job))
+        self._mark_row[0] = -1
+        self._mark_began[0] = 0.0
         seconds = (self._decode_seconds, self._transform_seconds, self._collate_seconds)
         return Answer(outcomes, *seconds, os.getpid())
+
+    def _mark_none(self) -> None:
+        """Note that what happens from now on is about no single record."""
+        self._mark_row[0] = -1
+        self._mark_began[0] = time.perf_counter()
 
     def _decode(self, job: Decode) -> Iterator[Outcome]:
         table = self._table(job.table)
         first = 0
         for segment in job.segments:
             rows = table[first : first + segment.rows]
+            self._row = first
             first += segment.rows
             yield self._segment(segment, rows, job)
 
@@ -223,6 +249,8 @@ class Worker:
         try:
             if segment.layout is not None:
                 return self._rows(segment, rows)
+            if job.collect:
+                return self._collected(segment, rows)
             keys: list[str | int] = []
             entries = enumerate(rows.tolist())
             samples = [self._guarded(row, entry, segment, keys) for row, entry in entries]
@@ -247,12 +275,33 @@ class Worker:
         texts = writer.pack_texts(self._place(segment.place))
         return Outcome(used=texts[-1].stop if texts else 0, texts=texts)
 
+    def _collected(self, segment: Segment, rows: NDArray[Any]) -> Outcome:
+        """Pack the samples that can be made, and tell of those that cannot."""
+        samples: list[Any] = []
+        keys: list[str | int] = []
+        made: list[int] = []  # rows of the batch
+        failures: list[Failure] = []
+        for row, entry in enumerate(rows.tolist()):
+            known: list[str | int] = []
+            try:
+                samples.append(self._guarded(row, entry, segment, known))
+                keys += known
+                made.append(segment.first + row)
+            except _Failed as failed:
+                failures.append(failed.failure)
+        self._mark_none()
+        tree = samples, keys, np.array(made, np.int64)
+        where, used = pack(tree, self._place(segment.place))
+        return Outcome(used=used, descriptor=where, failures=tuple(failures))
+
     def _packed(
         self, segment: Segment, samples: list[Any], keys: list[str | int], *, learn_layout: bool
     ) -> Outcome:
         """Pack a whole batch, collated, or samples that wait for the rest of theirs."""
+        self._mark_none()
         layout = learn(samples) if learn_layout else None
-        tree = self._batch(samples, keys) if segment.whole else (samples, keys)
+        rows = np.arange(segment.first, segment.first + segment.rows)
+        tree = self._batch(samples, keys) if segment.whole else (samples, keys, rows)
         where, used = pack(tree, self._place(segment.place))
         return Outcome(used=used, descriptor=where, layout=layout)
 
@@ -268,13 +317,18 @@ class Worker:
         try:
             samples: list[Any] = []
             keys: list[str | int] = []
+            rows: list[int] = []
             for place, where in job.parts:
                 part = self._place(place)
                 if self._recipe.collate is not None:
                     part = part.copy()  # it may write to them, and the job may be done twice
-                some, their_keys = unpack(part, read_descriptor(part, where))
+                some, their_keys, their_rows = unpack(part, read_descriptor(part, where))
                 samples += some
                 keys += their_keys
+                rows += their_rows.tolist()
+            if rows != sorted(rows):  # a sample that came in another's place
+                by_row = sorted(range(len(rows)), key=rows.__getitem__)
+                samples, keys = [samples[at] for at in by_row], [keys[at] for at in by_row]
             where, used = pack(self._batch(samples, keys), self._place(job.place))
             return Outcome(used=used, descriptor=where)
         except NoRoom as small:
@@ -285,15 +339,18 @@ class Worker:
     def _guarded(self, row: int, entry: tuple[int, ...], segment: Segment, keys: list[str | int]) -> Any:
         """Make one sample; whatever goes wrong becomes a failure that names it."""
         had_torch = "torch" in sys.modules
+        self._mark_began[0] = time.perf_counter()
+        self._mark_row[0] = self._row + row
+        before = len(keys)
         try:
             sample = self._sample(entry, keys)
             if self._seeds and not had_torch and "torch" in sys.modules:
                 # user code has just imported it, and may have drawn before its generator was set: once again
-                del keys[row:]
+                del keys[before:]
                 sample = self._sample(entry, keys)
         except self._caught as error:  # user code may raise anything, SystemExit among it
             _, _, record, shard, *_ = entry
-            key = keys[row] if row < len(keys) else None
+            key = keys[-1] if len(keys) > before else None
             raise _Failed(_describe(error, segment.first + row, shard, record, key)) from error
         else:
             return sample
@@ -381,16 +438,31 @@ def wants_rng(transform: Callable[..., Any]) -> bool:
     return bool(named)
 
 
-def start_worker(handle: ArenaHandle, recipe: bytes) -> None:
-    """Make this process a worker: map the arena, load the recipe, watch the parent. Once in each process."""
+def start_worker(handle: ArenaHandle, mark: Span, recipe: bytes, stacks: StackFileHandle) -> None:
+    """Make this process a worker: map the arena, load the recipe, watch the parent. Once in each process.
+
+    Args:
+        handle: the arena.
+        mark: where in it this worker's `MARK` lies.
+        recipe: pickled `Recipe`.
+        stacks: where to write down where this process is, when asked.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle; it ends its workers
+    signal.pthread_sigmask(
+        signal.SIG_UNBLOCK, [signal.SIGINT]
+    )  # blocked up to here; what user code starts may need it
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # a worker never holds a context on a device
     threading.Thread(target=_end_with_parent, name="aioload-parent-watch", daemon=True).start()
     try:
-        _process.worker = Worker(handle.attach().array, cloudpickle.loads(recipe))
+        stacks.listen()
+        array = handle.attach().array
+        _process.worker = Worker(
+            array, cloudpickle.loads(recipe), mark=array[mark.start : mark.stop].view(MARK)
+        )
         _process.startup = Startup(os.getpid())
     except BaseException as error:  # an initialiser that raises would end the process with its cause lost
-        _process.startup = Startup(os.getpid(), f"{type(error).__name__}: {error}", traceback.format_exc())
+        message = f"{type(error).__name__}: {_message(error)}"
+        _process.startup = Startup(os.getpid(), message, _shortened(traceback.format_exc()))
 
 
 def run_job(job: Job) -> Answer:
@@ -438,15 +510,27 @@ def _describe(
 ) -> Failure:
     """Return an error as texts."""
     kind = "ShardError" if isinstance(error, ShardError) else "SampleError"
-    try:
-        message = str(error)
-    except Exception:
-        message = "<its message cannot be shown>"
-    trace = "".join(traceback.format_exception(error))
+    trace = _shortened("".join(traceback.format_exception(error)))
     known = error.facts if isinstance(error, AioloadError) else {}
     facts = {name: value for name, value in known.items() if _is_plain(value)}
     named = key if isinstance(key, str) else None
-    return Failure(kind, type(error).__name__, message, trace, row, shard, record, named, facts)
+    return Failure(kind, type(error).__name__, _message(error), trace, row, shard, record, named, facts)
+
+
+def _message(error: BaseException) -> str:
+    """Return what an error says, as plain text whatever its class makes of it."""
+    try:
+        return _shortened(str.__str__(str(error)))
+    except BaseException:  # user code too
+        return "<its message cannot be shown>"
+
+
+def _shortened(text: str) -> str:
+    """Return the beginning and end of a text that is too long for a message between processes."""
+    if len(text) <= _MOST_TEXT:
+        return text
+    half = _MOST_TEXT // 2
+    return f"{text[:half]}\n[… {len(text) - 2 * half} characters …]\n{text[-half:]}"
 
 
 def _failure(error: BaseException, doing: str, rows: NDArray[Any]) -> Failure:

@@ -51,7 +51,8 @@ class LocalStorage:
         max_threads: threads, and so reads in threads, at most.
         max_handles: files open at most; idle ones are closed, the least recently used first.
         max_inline_bytes: largest read that is tried on the spot; 0 turns that off.
-        grace: seconds that a cancelled read, and closing, wait for a thread.
+        grace: seconds that a cancelled read waits for its thread, and closing, which comes after it, for all
+            threads. Twice that and the end of the workers must fit into the 5 s that a loader takes to close.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class LocalStorage:
         max_threads: int = 8,
         max_handles: int = 64,
         max_inline_bytes: int = 256 << 10,
-        grace: float = 2.0,
+        grace: float = 1.5,
     ) -> None:
         if not 0 < max_threads <= max_handles:
             raise ConfigError(f"need 0 < max_threads <= max_handles, got {max_threads} and {max_handles}")

@@ -10,7 +10,7 @@ import anyio
 import numpy as np
 import pytest
 from fakes import FaultyStorage
-from orders import every, make_index
+from orders import make_index
 
 from aioload._pipeline.fetch import Failures, Fetcher, Reader
 from aioload._pipeline.memory import Memory

@@ -1,4 +1,4 @@
-"""Pool: urgent jobs first, memory kept until a job has ended, and every end is an error or a clean one."""
+"""Pool: urgent jobs first, memory kept until a job has ended, workers replaced, and every end is told."""
 
 from __future__ import annotations
 
@@ -6,141 +6,85 @@ import asyncio
 import functools
 import os
 import signal
-import threading
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from multiprocessing.connection import Connection
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import anyio
-import cloudpickle
-import numpy as np
 import pytest
-from conftest import png
 from fakes import Gate
-from worker_jobs import Bench, make_recipe
+from pool_bench import Done, House, house, opened
 
-import aioload
-from aioload._workers.arena import Arena, ArenaHandle
-from aioload._workers.pool import WorkerPool
-from aioload._workers.task import Answer, Recipe
+from aioload._workers.context import warm_up
+from aioload._workers.pool import WorkerDied
 from aioload.errors import ClosedError, WorkerError
-from aioload.storage.threads import DaemonExecutor
 
-FIELDS = {"label": "int"}
-SAMPLES = [{"label": row} for row in range(4)]
-
-
-class Done:
-    """Counts how often a job was told to have ended, and lets a test wait for it."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.event = asyncio.Event()
-        self.order: list[str] = []
-
-    def __call__(self) -> None:
-        self.count += 1
-        self.event.set()
-
-    def named(self, name: str) -> Callable[[], None]:
-        """Return what notes a name when its job has ended."""
-        return functools.partial(self.order.append, name)
+BAD_RECIPE = b"c__builtin__\nexec\n(V1 // 0\ntR."
+DEADLY_RECIPE = b"cos\n_exit\n(I3\ntR."
+HANGING_RECIPE = b"ctime\nsleep\n(I3600\ntR."
 
 
-class House:
-    """A pool over a bench in an arena."""
-
-    def __init__(self, pool: WorkerPool, bench: Bench) -> None:
-        self.pool = pool
-        self.bench = bench
-
-    async def run(self, order: tuple[int, int] = (0, 0), done: Callable[[], None] = int) -> Answer:
-        """Have the batch of all rows made."""
-        return await self.pool.run(self.bench.whole(), order, done)
-
-
-@asynccontextmanager
-async def house(
-    workers: int, recipe: Recipe | None = None, pickled: bytes | None = None, *, start: bool = True
-) -> AsyncIterator[House]:
-    """Open a pool, and close it whatever happens."""
-    recipe = recipe or make_recipe(FIELDS)
-    threads = DaemonExecutor(3 * workers, name="test-start")
-    with Arena(1 << 20) as arena:
-        bench = Bench(recipe, SAMPLES, size=1 << 20, array=arena.array)
-        pool = WorkerPool(workers, ArenaHandle(arena), pickled or cloudpickle.dumps(recipe), threads)
-        try:
-            if start:
-                await pool.start()
-            yield House(pool, bench)
-        finally:
-            await pool.aclose()
-            threads.shutdown()
-
-
-async def opened(wait: Callable[[], None]) -> None:
-    """Wait for a gate in a thread that ends with the wait."""
-    loop, event = asyncio.get_running_loop(), asyncio.Event()
-    thread = threading.Thread(target=lambda: (wait(), loop.call_soon_threadsafe(event.set)))
-    thread.start()
-    await event.wait()
-    thread.join()
+@pytest.fixture(scope="module", autouse=True)
+def server() -> None:
+    """Start what is kept for the life of this process, so that no test has to answer for it."""
+    warm_up()
 
 
 @pytest.fixture
-def gate(tmp_path: Path) -> Any:
+def gate(tmp_path: Path) -> Iterator[Gate]:
     """A gate at which every record waits."""
     with Gate(tmp_path) as gate:
         yield gate
 
 
-def first(sample: dict[str, Any]) -> Any:
-    """Return the label alone."""
-    return sample["label"]
+def die_at_two(sample: dict[str, Any]) -> dict[str, Any]:
+    """End the process at record 2."""
+    return os._exit(3) if sample["n"] == 2 else sample
+
+
+def die(sample: dict[str, Any]) -> Any:
+    """End the process at once."""
+    os._exit(3)
+
+
+async def refused(home: House, kind: type[BaseException], done: Done) -> Any:
+    """Give a job that fails, and return its error."""
+    with pytest.raises(kind) as error:
+        await home.run(done=done)
+    return error.value
+
+
+# Jobs ------------------------------------------------------------------------------------------------
 
 
 async def test_a_job_comes_back_with_its_answer() -> None:
     """What a worker wrote lies in the arena, and the answer says where."""
     async with house(1) as home:
-        done = Done()
+        numbers = await home.numbers()
 
-        answer = await home.run(done=done)
-
-        assert home.bench.read(answer.outcomes[0])["label"].tolist() == [0, 1, 2, 3]
-        assert answer.pid not in (0, os.getpid())
-        assert done.count == 1
-
-
-async def test_jobs_given_before_the_start_are_done_after_it() -> None:
-    """Nobody has to wait for processes to start before giving work."""
-    async with house(1, start=False) as home, anyio.create_task_group() as group:
-        group.start_soon(home.run)
-
-        group.start_soon(home.pool.start)
+    assert numbers == [0, 1, 2, 3]
 
 
 async def test_urgent_jobs_overtake(gate: Gate) -> None:
     """Of the jobs that wait, the one needed first is done first, whenever it came."""
-    async with house(1, make_recipe(FIELDS, transform=gate)) as home:
-        done = Done()
-        async with anyio.create_task_group() as group:
-            group.start_soon(home.run, (0, 0), done.named("running"))
-            await opened(gate.wait)
-            group.start_soon(home.run, (1, 9), done.named("late"))
-            group.start_soon(home.run, (1, 2), done.named("early"))
-            group.start_soon(home.run, (1, 5), done.named("middle"))
-            await anyio.lowlevel.checkpoint()
-            gate.open(16)
+    done = Done()
 
-        assert done.order == ["running", "early", "middle", "late"]
+    async with house(1, gate) as home, anyio.create_task_group() as group:
+        group.start_soon(home.run, (0, 0), done.named("running"))
+        await opened(gate.wait)
+        group.start_soon(home.run, (1, 9), done.named("late"))
+        group.start_soon(home.run, (1, 2), done.named("early"))
+        group.start_soon(home.run, (1, 5), done.named("middle"))
+        await anyio.lowlevel.checkpoint()
+        gate.open(16)
+
+    assert done.order == ["running", "early", "middle", "late"]
 
 
 async def test_all_workers_work(gate: Gate) -> None:
     """Two jobs are under way at once with two workers."""
-    async with house(2, make_recipe(FIELDS, transform=gate)) as home, anyio.create_task_group() as group:
+    async with house(2, gate) as home, anyio.create_task_group() as group:
         group.start_soon(home.run)
         group.start_soon(home.run)
 
@@ -151,7 +95,7 @@ async def test_all_workers_work(gate: Gate) -> None:
 
 async def test_a_cancelled_wait_keeps_its_memory_until_the_job_has_ended(gate: Gate) -> None:
     """The worker still writes: `done` comes when it no longer does, once."""
-    async with house(1, make_recipe(FIELDS, transform=gate)) as home:
+    async with house(1, gate) as home:
         done = Done()
         task = asyncio.create_task(home.run(done=done))
         await opened(gate.wait)
@@ -168,7 +112,7 @@ async def test_a_cancelled_wait_keeps_its_memory_until_the_job_has_ended(gate: G
 
 async def test_a_cancelled_wait_in_the_queue_gives_its_memory_back_at_once(gate: Gate) -> None:
     """A job that no worker has yet is dropped, however long those before it take."""
-    async with house(1, make_recipe(FIELDS, transform=gate)) as home:
+    async with house(1, gate) as home:
         waiting, running = Done(), asyncio.create_task(home.run())
         await opened(gate.wait)
         task = asyncio.create_task(home.run((0, 1), waiting))
@@ -182,123 +126,274 @@ async def test_a_cancelled_wait_in_the_queue_gives_its_memory_back_at_once(gate:
         await running
 
 
-async def test_a_recipe_that_fails_to_load_is_told_with_its_cause() -> None:
-    """What the user's modules raise in a worker comes out as a WorkerError."""
-    bad = b"c__builtin__\nexec\n(V1 // 0\ntR."
-    async with house(2, pickled=bad) as home:
+# Deaths ----------------------------------------------------------------------------------------------
+
+
+async def test_a_death_is_told_to_the_job_that_ran() -> None:
+    """The row of the record, the exit code and how it ended come back; the memory too, once."""
+    async with house(1, die_at_two) as home:
         done = Done()
 
-        with pytest.raises(WorkerError, match=r"could not load.*ZeroDivisionError") as caught:
-            await home.run(done=done)
+        died = await refused(home, WorkerDied, done)
 
-        assert "Traceback" in str(caught.value.cause)
+        assert (died.row, died.exit_code, died.stack) == (2, 3, None)
+        assert died.how == "ended with exit code 3"
+        assert (done.count, len(home.deaths)) == (1, 1)
+
+
+async def test_jobs_that_wait_behind_a_death_are_done(gate: Gate) -> None:
+    """Only the job that ran learns of the death; the others are done by the worker that comes instead."""
+    async with house(1, gate) as home:
+        dones = [Done() for _ in range(4)]
+        tasks = [asyncio.create_task(home.run((0, n), done)) for n, done in enumerate(dones)]
+        await opened(gate.wait)
+        (pid,) = home.pool._seats[0]._context.pids
+
+        os.kill(pid, signal.SIGKILL)
+        gate.open(100)
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+
+        assert [type(outcome).__name__ for outcome in outcomes] == [
+            "WorkerDied",
+            "Answer",
+            "Answer",
+            "Answer",
+        ]
+        assert [done.count for done in dones] == [1, 1, 1, 1]
+
+
+async def test_a_job_whose_wait_was_cancelled_dies_with_its_worker(gate: Gate) -> None:
+    """Nobody waits for it any more: its memory comes back once, and it is not done again."""
+    async with house(1, gate) as home:
+        done = Done()
+        task = asyncio.create_task(home.run(done=done))
+        await opened(gate.wait)
+        (pid,) = home.pool._seats[0]._context.pids
+
+        task.cancel()
+        await asyncio.wait([task])
+        os.kill(pid, signal.SIGKILL)
+        await done.event.wait()
+        gate.open(4)
+        await home.run()
+
         assert done.count == 1
 
 
-async def test_jobs_that_wait_learn_that_the_recipe_fails() -> None:
-    """A job given before the start fails like one given after it."""
-    async with house(1, pickled=b"not a pickle", start=False) as home, anyio.create_task_group() as group:
-        group.start_soon(home.pool.start)
-
-        with pytest.raises(WorkerError, match="could not load"):
-            await home.run()
-
-
-async def test_a_killed_worker_is_an_error_for_its_job_and_those_that_wait() -> None:
-    """A worker that dies takes no job with it in silence; memory comes back."""
-    killing = make_recipe(FIELDS, transform=lambda sample: os.kill(os.getpid(), signal.SIGKILL))
-    async with house(1, killing) as home:
-        dones = [Done(), Done()]
-        tasks = [asyncio.create_task(home.run((0, number), done)) for number, done in enumerate(dones)]
-
-        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-
-        assert [type(outcome) for outcome in outcomes] == [WorkerError, WorkerError]
-        assert [done.count for done in dones] == [1, 1]
-
-
-async def test_a_worker_killed_while_idle_is_an_error_for_the_next_job() -> None:
-    """Death is noticed also where nobody waited for the worker."""
+async def test_a_worker_killed_while_it_idles_is_replaced_unasked() -> None:
+    """Death is noticed also where nobody waits for the worker, and no job fails for it."""
     async with house(1) as home:
-        answer = await home.run()
-        os.kill(answer.pid, signal.SIGKILL)
+        first = await home.run()
 
-        with pytest.raises(WorkerError, match="died"):
-            await home.run()
+        os.kill(first.pid, signal.SIGKILL)
+        second = await home.run()
+
+        assert second.pid not in (0, first.pid)
+        assert len(home.deaths) == 1
+
+
+async def test_deaths_without_end_break_the_pool() -> None:
+    """Where workers only die, the pool gives up with the reason, at once for those who come later."""
+    async with house(2, die) as home:
+        done = Done()
+
+        kinds = [type(await refused(home, Exception, done)).__name__ for _ in range(30)]
+        broken = await refused(home, WorkerError, done)
+
+        assert kinds == ["WorkerDied"] * 25 + ["WorkerError"] * 5
+        assert "without a job done in between; the last ended with exit code 3" in str(broken)
+        assert done.count == 31
+
+
+async def test_each_job_of_a_broken_pool_has_an_error_of_its_own() -> None:
+    """Errors are given steps and notes later: they must not be the same object."""
+    async with house(1, pickled=BAD_RECIPE) as home:
+        first, second = await refused(home, WorkerError, Done()), await refused(home, WorkerError, Done())
+
+        assert first is not second
+        assert str(first) == str(second)
+        assert first.cause == second.cause
+
+
+# Starting --------------------------------------------------------------------------------------------
+
+
+async def test_a_recipe_that_fails_to_load_is_told_with_its_cause() -> None:
+    """What the user's modules raise in a worker comes out as a WorkerError."""
+    async with house(2, pickled=BAD_RECIPE) as home:
+        done = Done()
+
+        error = await refused(home, WorkerError, done)
+
+        assert "could not load" in str(error)
+        assert "ZeroDivisionError" in str(error)
+        assert "Traceback" in error.cause
+        assert (done.count, home.deaths) == (1, [])
+
+
+async def test_workers_that_die_while_they_start_are_given_up() -> None:
+    """Three in a row are enough; the error says how the last one ended, and nothing is left of them."""
+    async with house(2, pickled=DEADLY_RECIPE) as home:
+        error = await refused(home, WorkerError, Done())
+
+        assert "worker processes do not start" in str(error)
+        assert error.exit_code == 3
+
+
+async def test_a_worker_that_hangs_while_it_starts_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An import that never ends is an error with its stack, not tried again."""
+    monkeypatch.setattr("aioload._workers.seat._START_TIMEOUT", 1.0)
+
+    async with house(1, pickled=HANGING_RECIPE) as home:
+        error = await refused(home, WorkerError, Done())
+
+    assert "hangs while it loads" in str(error)
+    assert "start_worker" in error.cause
+
+
+async def test_a_worker_killed_while_it_starts_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One death on the way is no reason to give up."""
+    from aioload._workers.seat import Seat
+
+    start, starts = Seat.start, []
+
+    def start_and_die(seat: Seat) -> Any:
+        startup = start(seat)
+        starts.append(startup.pid)
+        if len(starts) == 1:
+            os.kill(startup.pid, signal.SIGKILL)
+            raise EOFError("killed on the way")
+        return startup
+
+    monkeypatch.setattr(Seat, "start", start_and_die)
+
+    async with house(1) as home:
+        numbers = await home.numbers()
+
+    assert numbers == [0, 1, 2, 3]
+    assert len(starts) == 2
+
+
+async def test_descriptors_that_run_out_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no process can be made, the error says why."""
+
+    def fail(seat: Any) -> Any:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr("aioload._workers.seat.Seat.start", fail)
+
+    async with house(1) as home:
+        error = await refused(home, WorkerError, Done())
+
+    assert "Too many open files" in str(error)
+
+
+# Hanging ---------------------------------------------------------------------------------------------
+
+
+async def test_a_worker_that_hangs_is_ended(gate: Gate) -> None:
+    """The job learns where it was."""
+    async with house(1, gate, timeout=0.3) as home:
+        died = await refused(home, WorkerDied, Done())
+
+    assert died.row == 0
+    assert died.how == "did not answer for 0.3 s and was ended"
+    assert "_take_byte" in died.stack
+
+
+async def test_a_worker_may_take_long_in_all(gate: Gate) -> None:
+    """The limit is for one record: a job of many may take longer."""
+    async with house(1, gate, timeout=0.5) as home, anyio.create_task_group() as group:
+        group.start_soon(home.run)
+        for _ in range(4):
+            await opened(gate.wait)
+            await anyio.sleep(0.3)
+            gate.open(1)
+
+
+# Recycling and closing -------------------------------------------------------------------------------
+
+
+async def test_workers_leave_after_so_many_jobs() -> None:
+    """Each worker does two jobs, another one the next two; none of it counts as a death."""
+    async with house(1, max_jobs=2) as home:
+        pids = [(await home.run()).pid for _ in range(10)]
+
+    assert len(set(pids)) == 5
+    assert pids[0::2] == pids[1::2]
+    assert home.deaths == []
 
 
 async def test_closing_ends_a_worker_in_the_middle_of_a_job(gate: Gate) -> None:
-    """A job that would take for ever holds nobody up: closing takes well under five seconds."""
-    async with house(2, make_recipe(FIELDS, transform=gate)) as home:
+    """A job that would take for ever holds nobody up, is told, and counts as no death."""
+    async with house(2, gate) as home:
         dones = [Done(), Done()]
         tasks = [asyncio.create_task(home.run(done=done)) for done in dones]
         await opened(functools.partial(gate.wait, 2))
-        [task.cancel() for task in tasks]
-        await asyncio.wait(tasks)
 
         began = time.monotonic()
         await home.pool.aclose()
+        seconds = time.monotonic() - began
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
 
-        assert time.monotonic() - began < 4
-        await asyncio.wait_for(asyncio.gather(*(done.event.wait() for done in dones)), 5)
+        assert seconds < 4
+        assert [type(outcome) for outcome in outcomes] == [ClosedError, ClosedError]
         assert [done.count for done in dones] == [1, 1]
+        assert home.deaths == []
 
 
 async def test_closing_while_workers_start_leaves_nothing() -> None:
     """A pool can be closed at any moment of its start."""
-    async with house(2, start=False) as home, anyio.create_task_group() as group:
-        group.start_soon(home.pool.start)
+    async with house(2) as home:
         await anyio.lowlevel.checkpoint()
 
-        group.cancel_scope.cancel()
+        await home.pool.aclose()
+
+
+async def test_closing_a_pool_that_never_served_leaves_nothing() -> None:
+    """A pool that was made and not started has nothing to end."""
+    async with house(2, start=False):
+        pass
+
+
+async def test_closing_in_the_middle_of_a_death_leaves_nothing(gate: Gate) -> None:
+    """A worker that was just killed is waited for like the others."""
+    async with house(2, gate) as home:
+        task = asyncio.create_task(home.run())
+        await opened(gate.wait)
+        (pid,) = home.pool._seats[0]._context.pids
+
+        os.kill(pid, signal.SIGKILL)
+        await home.pool.aclose()
+
+        outcome = (await asyncio.gather(task, return_exceptions=True))[0]
+        assert isinstance(outcome, ClosedError | WorkerDied)
 
 
 async def test_a_closed_pool_refuses_jobs() -> None:
-    """A job after the end fails at once, and its memory comes back."""
+    """A job after the end fails at once, and its memory comes back; to close again is free."""
     async with house(1) as home:
         done = Done()
         await home.pool.aclose()
+        await home.pool.aclose()
 
-        with pytest.raises(ClosedError):
-            await home.run(done=done)
+        await refused(home, ClosedError, done)
 
         assert done.count == 1
 
 
-async def test_closing_twice_is_free() -> None:
-    """The second close finds nothing to do."""
+async def test_an_answer_that_does_not_arrive_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that the executor itself cannot do fails, and is not taken for a death; the worker goes on."""
     async with house(1) as home:
-        await home.pool.aclose()
+        await home.run()
+        monkeypatch.setattr("aioload._workers.seat.run_job", unfit)
 
-        await home.pool.aclose()
+        error = await refused(home, WorkerError, Done())
+
+        assert "a job did not get to a worker or back: ValueError" in str(error)
+        assert home.deaths == []
 
 
-def test_payload_never_crosses_a_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch of 64 images costs less than 4 KB in the pipes, there and back together."""
-    random = np.random.default_rng(3)
-    with aioload.Writer(tmp_path / "set", fields={"image": "image", "label": "int"}) as writer:
-        for record in range(64 * 12):
-            writer.write({"image": png(random.integers(0, 256, (16, 16, 3), np.uint8)), "label": record})
-    sizes: list[int] = []
-    send, receive = Connection._send_bytes, Connection._recv_bytes  # type: ignore[attr-defined]  # the lowest place
-
-    def sending(self: Any, data: Any) -> None:
-        sizes.append(len(data))
-        send(self, data)
-
-    def receiving(self: Any, *args: Any) -> Any:
-        received = receive(self, *args)
-        sizes.append(len(received.getbuffer()))
-        return received
-
-    monkeypatch.setattr(Connection, "_send_bytes", sending)
-    monkeypatch.setattr(Connection, "_recv_bytes", receiving)
-    loader = aioload.Loader(tmp_path / "set", batch_size=64, num_workers=2, prefetch=2)
-    with loader.sync() as batches:
-        list(batches)
-        steady = len(sizes)
-
-        payload = sum(batch["image"].nbytes for batch in batches)
-
-    assert payload == 12 * 64 * 16 * 16 * 3
-    assert 0 < sum(sizes[steady:]) / 12 < 4096
+def unfit(job: Any) -> Any:
+    """Fail outside of everything that catches."""
+    raise ValueError("unfit")
