@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from . import collate, decode
+    from . import batching, collate, decode
     from ._version import __version__
     from .compose import Concat, Mix
     from .dataset import Dataset
@@ -44,6 +44,7 @@ __all__ = [
     "WorkerError",
     "Writer",
     "__version__",
+    "batching",
     "collate",
     "decode",
 ]

@@ -25,6 +25,7 @@ HOMES = {
     "WorkerError": "errors",
     "Writer": "shard.writer",
     "__version__": "_version",
+    "batching": "",
     "collate": "",
     "decode": "",
 }
