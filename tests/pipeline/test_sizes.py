@@ -12,7 +12,10 @@ from aioload._workers.layout import Layout, learn
 
 MEASURES = st.lists(
     st.tuples(
-        st.integers(0, 300), st.floats(0, 10, allow_nan=False), st.integers(0, 1 << 30), st.integers(0, 1 << 30)
+        st.integers(0, 300),
+        st.floats(0, 10, allow_nan=False),
+        st.integers(0, 1 << 30),
+        st.integers(0, 1 << 30),
     ),
     max_size=5,
 )
