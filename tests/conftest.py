@@ -56,11 +56,10 @@ def pytest_configure() -> None:
 @pytest.fixture(autouse=True)
 def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[leaks.LoopErrors]:
     """Fail a test that leaves a process, thread, shared memory, temporary file, task or many descriptors."""
+    if isinstance(request.node, pytest.Function) and inspect.iscoroutinefunction(request.node.obj):
+        request.getfixturevalue("no_task_left")  # opens the test's loop, which outlives the look below
     before = leaks.observe()
     with leaks.LoopErrors() as loop_errors:
-        if isinstance(request.node, pytest.Function) and inspect.iscoroutinefunction(request.node.obj):
-            request.getfixturevalue("no_task_left")
-
         yield loop_errors
 
         found = leaks.leftovers(before) + loop_errors.messages

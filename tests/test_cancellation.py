@@ -18,7 +18,8 @@ from batches import counted, gather
 from fakes import Gate
 
 import aioload.loader
-from aioload import ClosedError, Loader
+from aioload import ClosedError, Dataset, Loader
+from aioload.storage import LocalStorage, Storage
 
 BACKENDS: list[dict[str, Any]] = [
     {"backend": "asyncio"},
@@ -35,6 +36,20 @@ class OfTheUser(Exception):
 def hundred(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """100 records."""
     return counted(tmp_path_factory.mktemp("hundred") / "set")
+
+
+class LateDataset(Dataset):
+    """A set that cannot be opened before it is let."""
+
+    def __init__(self, source: Path) -> None:
+        super().__init__(source)
+        self.tried = threading.Event()
+        self.let = threading.Event()
+
+    def open_storage(self) -> Storage:
+        self.tried.set()
+        assert self.let.wait(10), "whoever lets it was blocked"
+        return LocalStorage(self.source)
 
 
 @pytest.fixture
@@ -161,6 +176,39 @@ def test_closing_twice_and_using_after(hundred: Path, options: dict[str, Any]) -
                 pass
 
     anyio.run(main, **options)
+
+
+@pytest.mark.parametrize("options", BACKENDS, ids=lambda options: "-".join(map(str, options.values())))
+def test_starting_leaves_the_users_loop_alone(hundred: Path, options: dict[str, Any]) -> None:
+    """Opening the set and starting, which may take long, happen beside the loop: a timeout strikes."""
+
+    async def main() -> list[int]:
+        late = LateDataset(hundred)
+        async with Loader(late, batch_size=50, num_workers=0) as loader:
+            iterator = aiter(loader)
+            with anyio.move_on_after(0.01):
+                await anext(iterator)
+            assert late.tried.wait(10)
+            late.let.set()
+            return [batch["n"][0].item() async for batch in iterator]
+
+    assert anyio.run(main, **options) == [0, 50]
+
+
+async def test_closing_while_it_starts(hundred: Path) -> None:
+    """A loader that is closed while another task waits for its start ends that wait, and leaves nothing."""
+    late = LateDataset(hundred)
+    loader = Loader(late, batch_size=50, num_workers=0)
+    waiting = asyncio.create_task(anext(aiter(loader)))
+    await anyio.wait_all_tasks_blocked()
+    closing = asyncio.create_task(loader.aclose())
+    await anyio.wait_all_tasks_blocked()
+
+    late.let.set()
+    await closing
+
+    with pytest.raises(ClosedError):
+        await waiting
 
 
 async def test_close_before_the_first_batch(hundred: Path) -> None:

@@ -30,7 +30,7 @@ FIRST, SECOND = "shard-00000.aio", "shard-00001.aio"
 
 
 def planned(records: int = 8, *, shards: int = 1, mode: Any = "none") -> Run:
-    """Plan one batch of records of 10 bytes, spread evenly over shards; shuffled in blocks of four of them."""
+    """Plan one batch of records of 10 bytes, spread evenly over shards; blocks have four of them."""
     table = IndexTable(make_index([[RECORD] * (records // shards)] * shards))
     part = Part(records, records, interleaved=mode == "block")
     plan = Plan(table, table.order(Shuffle(mode, 1, 2, 4 * RECORD), 0), part, 0, ())
