@@ -120,6 +120,7 @@ class Memory:
         self._head: Order = (0, 0)
         self._private: dict[Order, int] = {}  # bytes in the head's zone by run
         self._needs: dict[Order, int] = {}  # bytes by run, wherever they lie
+        self._reserved = 0  # bytes set aside for good
         self._held = 0  # bytes in the shared zone that the user keeps
         self._waiting: list[_Waiter] = []
         self._returned: deque[Lease] = deque()
@@ -129,8 +130,8 @@ class Memory:
 
     @property
     def used(self) -> int:
-        """Bytes that are leased."""
-        return self._space.used
+        """Bytes that are leased, those set aside for good not counted."""
+        return self._space.used - self._reserved
 
     @property
     def crowded(self) -> bool:
@@ -149,6 +150,7 @@ class Memory:
         span = self._space.lease(size, within=(self._shared, self.limit))
         if span is None:
             raise self._too_small(size, _WINDOW)
+        self._reserved += len(span)
         return span
 
     def finish(self, lease: Lease) -> None:

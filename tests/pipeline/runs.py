@@ -10,6 +10,7 @@ import anyio.lowlevel
 import google_crc32c
 import numpy as np
 
+from aioload._pipeline.careful import Suspects
 from aioload._pipeline.decode import Decoder
 from aioload._pipeline.deliver import Made, deliver, to_numpy
 from aioload._pipeline.memory import Lease, Memory
@@ -90,9 +91,11 @@ class Walked:
             ["shard-0"],
             stacks=self.recipe.collate is None,
             counters=self.counters,
+            suspects=Suspects(),
+            decide=None,
         )
         try:
-            await decoder.make(run, [raw], place, list(run.steps), self._put)
+            await decoder.make(run, [raw], place, {}, self._put)
         finally:
             raw.release()
 

@@ -21,6 +21,7 @@ from aioload._pipeline.house import Settings
 from aioload._pipeline.passes import Item
 from aioload._pipeline.plan import Plan
 from aioload._pipeline.reorder import Handover
+from aioload._workers.pool import PoolOptions
 from aioload._workers.task import Recipe
 from aioload.errors import AioloadError, ClosedError, ConfigError, SampleError, ShardError, StorageError
 from aioload.order import Shuffle
@@ -133,7 +134,8 @@ def engine(
         labels=index.shards,
         record_bytes=float(index.positions[-1]) / max(len(index), 1),
         recipe=recipe or make_recipe(FIELDS),
-        num_workers=num_workers,
+        workers=PoolOptions(num_workers),
+        decide=None,
         prefetch=prefetch,
         memory_limit=memory_limit,
         window_bytes=window_bytes,

@@ -23,13 +23,16 @@ SCRIPT = """
     from concurrent.futures import ProcessPoolExecutor
     from aioload._workers.arena import Arena, ArenaHandle
     from aioload._workers.context import WorkerContext
+    from aioload._workers.space import Span
     from aioload._workers.task import Recipe, start_worker
+    from aioload._workers.trace import StackFile
     import cloudpickle
 
     recipe = cloudpickle.dumps(Recipe(None, (), None, None, 0, False, False, False))
     arena = Arena(1 << 20)
-    start = (start_worker, (ArenaHandle(arena), recipe))
-    pools = [ProcessPoolExecutor(1, WorkerContext(), *start) for _ in range(2)]
+    mark, stacks = Span(0, 64), [StackFile() for _ in range(2)]
+    starts = [(start_worker, (ArenaHandle(arena), mark, recipe, file.handle())) for file in stacks]
+    pools = [ProcessPoolExecutor(1, WorkerContext(), *start) for start in starts]
     pids = [pool.submit(os.getpid).result() for pool in pools]
 """
 
