@@ -61,7 +61,9 @@ class Engine:
         self._lock = threading.RLock()
         self._pid = os.getpid()
         self._handovers: list[Handover[Item]] = []
-        self._ahead: tuple[Plan, Handover[Item]] | None = None  # a pass that has begun before it was asked for
+        self._ahead: tuple[Plan, Handover[Item]] | None = (
+            None  # a pass that has begun before it was asked for
+        )
         self._begun = 0  # passes that were begun because they were asked for
 
     def start(self) -> None:
@@ -148,7 +150,8 @@ class Engine:
         return self._thread.is_alive() and self._thread is not threading.current_thread()
 
     def _taken(self, item: Item) -> None:
-        """Note, in the user's thread, that a step was taken; an iterator that is kept must not keep the arena."""
+        """Note, in the user's thread, that a step was taken."""
+        # looked up each time: an iterator that the user keeps must not keep the arena
         turns = self._turns
         if turns is not None:
             turns.taken(item)
@@ -188,7 +191,7 @@ class Engine:
                 await house.end_workers()  # while reads under way are waited for
 
     def _announce(self, plan: Plan, number: int) -> Handover[Item] | None:
-        """Make the hand-over of a pass that begins ahead, and remember it; None if the user has gone elsewhere."""
+        """Make and remember the hand-over of a pass that begins ahead; None if the user went elsewhere."""
         with self._lock:
             if self._turns is None or number != self._begun:
                 return None
