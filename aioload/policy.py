@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import inspect
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from .errors import AioloadError, ConfigError
 
-__all__ = ["Limit", "OnError", "Skip", "Skipped", "Tally", "ask", "choose"]
+__all__ = ["Limit", "OnError", "Skip", "Skipped", "Skips", "Tally", "ask", "choose"]
 
 _KEPT = 1000  # skipped records that are remembered by name
 _DEFAULT_LEAST, _DEFAULT_SHARE = 10, 0.01
@@ -74,6 +74,10 @@ class Skipped:
     """Its key, as far as it could be read."""
     error: str
     """What was wrong with it."""
+
+
+Skips = list[tuple[Skipped, AioloadError, bool]]
+"""What a batch lacks: each record with its error, and whether its whole shard is missing."""
 
 
 def choose(on_error: OnError) -> Limit | Callable[[AioloadError], Any] | None:
@@ -139,7 +143,7 @@ class Tally:
         self._count = 0
         self._shards.clear()
 
-    def add(self, skipped: Iterable[tuple[Skipped, AioloadError, bool]], epoch: int, records: int) -> None:
+    def add(self, skipped: Skips, epoch: int, records: int) -> None:
         """Note what a batch lacks.
 
         Args:

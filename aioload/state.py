@@ -16,6 +16,7 @@ from .errors import ConfigError
 __all__ = ["State"]
 
 _VERSION = 1
+_MOST_EPOCH = 2**32 - 2  # workers are told the epoch, and the one after it, in 32 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +97,22 @@ class State:
         for field in fields(self):
             value: Any = getattr(self, field.name)
             kind = kinds.get(field.name, int)
-            if type(value) is not kind or (type(value) is int and value < 0):
-                raise ConfigError(f"the state's {field.name} is {value!r}, which cannot be")
+            if type(value) is not kind or (isinstance(value, int) and value < 0):
+                raise ConfigError(f"the state's {field.name} is {_short(value)}, which cannot be")
+        if self.epoch > _MOST_EPOCH:
+            raise ConfigError(f"the state's epoch is {_short(self.epoch)}; epochs go up to {_MOST_EPOCH}")
         if self.position > self.records:
             raise ConfigError(f"the state's position {self.position} lies behind its {self.records} records")
         if self.shuffle not in ("none", "block", "full") or self.lanes < 1:
             raise ConfigError(
                 f"the state has no order that is known: shuffle={self.shuffle!r}, lanes={self.lanes}"
             )
+
+
+def _short(value: object) -> str:
+    """Return a value as a message can show it, whatever somebody has put into a state."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a number of more digits than Python shows, a dict in itself
+        return f"a {type(value).__name__} that cannot be shown"
+    return text if len(text) <= 200 else f"{text[:200]}…"

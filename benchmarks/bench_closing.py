@@ -3,8 +3,8 @@
     python benchmarks/bench_closing.py
 
 Each row begins an epoch, waits until all workers are up and busy as the row says, and closes. "idle": batches
-wait for the user. "decode": every worker is in a transform that lasts 60 s. "read": reads never answer (a shard
-is a named pipe that nobody writes to). Promise M3: 5 s in all, and no process left.
+wait for the user. "decode": every worker is in a transform that lasts 60 s. "read": reads never answer (a
+shard is a named pipe that nobody writes to). Promise M3: 5 s in all, and no process left.
 """
 
 from __future__ import annotations
@@ -68,7 +68,9 @@ def workers_of(num_workers: int) -> list[int]:
 
 
 def main() -> None:
-    print(f"{platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}, {date.today()}\n")
+    print(
+        f"{platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}, {date.today()}\n"
+    )
     print("| busy in | workers | seconds to close | processes left |\n|---|---|---|---|")
     worst = 0.0
     logging.disable()  # of reads that are left behind

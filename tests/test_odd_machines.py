@@ -1,4 +1,4 @@
-"""On machines without /dev/shm, memfd, a home that can be written to, cores or memory, the batches are the same."""
+"""On machines without /dev/shm, memfd, a home, cores or much memory, the batches are the same."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def take_with_kinds(
 
 
 def test_without_memfd(hundred: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where memfd is missing (macOS, old kernels) the arena is a file without a name, and all else is the same."""
+    """Where memfd is missing (macOS, old kernels) the arena is an unnamed file; all else is the same."""
     expected = [plain(batch) for batch in take_sync(Loader(hundred, batch_size=10, num_workers=0))]
 
     made, found = take_with_kinds(hundred, tmp_path, monkeypatch)
@@ -115,15 +115,15 @@ def can_unshare() -> bool:
 
 
 @pytest.mark.skipif(not can_unshare(), reason="needs root, to mount another /dev/shm")
-@pytest.mark.parametrize("memfd", [True, False])
 @pytest.mark.parametrize(
-    "shm",
+    ("shm", "memfd"),
     [
-        "mkdir /dev/shm; mount -t tmpfs -o size=1m none /dev/shm",
-        "mkdir /dev/shm; mount -t tmpfs -o ro none /dev/shm",
-        ":",
+        ("mkdir /dev/shm; mount -t tmpfs -o size=1m none /dev/shm", False),
+        ("mkdir /dev/shm; mount -t tmpfs -o ro none /dev/shm", True),
+        (":", True),
+        (":", False),
     ],
-    ids=["1 MiB", "read-only", "missing"],
+    ids=["1 MiB, no memfd", "read-only", "missing", "missing, no memfd"],
 )
 def test_little_or_no_shm(hundred: Path, tmp_path: Path, shm: str, memfd: bool) -> None:
     """A /dev/shm of 1 MiB, a read-only one or none at all: workers start and the batches come."""
@@ -184,7 +184,7 @@ def test_a_machine_with_512_mib(hundred: Path, tmp_path: Path) -> None:
 
 
 def test_a_real_limit_of_memory(tmp_path: Path) -> None:
-    """With 600 MiB of addresses' worth of data memory to have, an epoch runs to its end with a small limit."""
+    """With 600 MiB of data memory for each process, an epoch runs to its end under a small limit."""
     path = counted(tmp_path / "set", 2000)
     before = "import resource; resource.setrlimit(resource.RLIMIT_DATA, (600 << 20, 600 << 20))"
     script = SUM.format(before=before).replace("num_workers=2", 'num_workers=2, memory_limit="64MiB"')
@@ -213,10 +213,10 @@ STOPPED = """
 
 
 def test_a_stopped_worker_is_no_dead_one(hundred: Path, tmp_path: Path) -> None:
-    """A worker that is stopped for three seconds and goes on is waited for, also with a timeout of one second."""
+    """A worker that is stopped for two seconds and goes on is waited for, with a timeout of one second."""
     with scripts.running(STOPPED, hundred, folder=tmp_path) as running:
         worker = int(running.line())
-        running.pause(worker, seconds=3)
+        running.pause(worker, seconds=2)
         ended = running.end()
 
     assert ended.err == ""
@@ -227,7 +227,7 @@ def test_a_stopped_program_goes_on(hundred: Path, tmp_path: Path) -> None:
     """The whole program stopped and continued, as by Ctrl-Z and `fg`: no worker is taken for dead or hung."""
     with scripts.running(STOPPED, hundred, folder=tmp_path) as running:
         running.line()
-        running.pause_all(seconds=3)
+        running.pause_all(seconds=2)
         ended = running.end()
 
     assert ended.err == ""

@@ -11,25 +11,25 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .._workers.layout import NoRoom, pack
 from .._workers.pool import WorkerDied
 from ..errors import AioloadError, NotFoundError, SampleError
-from ..policy import Skipped
+from ..policy import Skipped, Skips
 
 if TYPE_CHECKING:
     from .._workers.space import Span
-    from .decode import Part, Walk
+    from .._workers.task import Failure, Outcome
+    from ..errors import WorkerError
     from .deliver import Made
     from .memory import Lease
+    from .parts import Part
 
-__all__ = ["Careful", "Piece", "Skips", "Suspects"]
-
-Skips = list[tuple[Skipped, AioloadError, bool]]
-"""What a batch lacks: each record with its error, and whether its whole shard is missing."""
+__all__ = ["Careful", "Piece", "Suspects"]
 
 _MAX_DEATHS = 2  # of workers over one record, the second with nothing else in work
 
@@ -67,6 +67,25 @@ class Piece:
     used: int
 
 
+class Work(Protocol):
+    """The run that the batch belongs to, and those who do its jobs."""
+
+    suspects: Suspects
+
+    @property
+    def epoch(self) -> int: ...
+    def records(self, part: Part) -> list[tuple[int, int]]: ...
+    def place_of(self, part: Part, row: int) -> tuple[str, int]: ...
+    def error(self, failure: Failure, step: int) -> AioloadError: ...
+    def killed(self, part: Part, died: WorkerDied) -> WorkerError: ...
+    def array(self, lease: Lease) -> NDArray[Any]: ...
+    async def lease(self, stack: contextlib.ExitStack, size: int) -> Lease: ...
+    async def collect(
+        self, part: Part, whole: Part, stack: contextlib.ExitStack
+    ) -> tuple[Outcome, Lease]: ...
+    async def finish(self, whole: Part, pieces: list[Piece], skipped: Skips) -> Made | AioloadError: ...
+
+
 class Careful:
     """Makes one batch.
 
@@ -80,7 +99,7 @@ class Careful:
 
     def __init__(
         self,
-        walk: Walk,
+        walk: Work,
         whole: Part,
         known: dict[int, AioloadError],
         decide: Callable[[AioloadError], Any],

@@ -20,7 +20,7 @@ from ..errors import SampleError
 from ..tree import flatten, unflatten
 
 if TYPE_CHECKING:
-    from .careful import Skips
+    from ..policy import Skips
     from .memory import Lease, Memory
 
 __all__ = ["Delivery", "Made", "Output", "deliver", "to_numpy", "to_torch", "without_rows"]

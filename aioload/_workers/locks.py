@@ -1,9 +1,9 @@
 """Locks: what `multiprocessing`'s queues need between one parent and one worker, without names in /dev/shm.
 
-`multiprocessing` makes semaphores under a name, which needs a /dev/shm that can be written to, leaves the
-names there when the parent is killed, and prints a warning when they are then cleared up. A queue between one
-writer and one reader needs less: each end is used by one process, so a lock of the process is enough, and
-what bounds the queue is counted by an `eventfd`, which has no name.
+`multiprocessing` makes semaphores under a name. That needs a /dev/shm that can be written to, leaves the
+names there when the parent is killed, and prints a warning when they are then cleared up. A queue between
+one writer and one reader needs less: each end is used by one process, so a lock of that process is enough,
+and what bounds the queue is counted by an `eventfd`, which has no name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["OneProcessLock", "Slots"]
 
 
 class OneProcessLock:
-    """A lock between the threads of one process; what arrives in another is a lock of its own there."""
+    """A lock between the threads of one process; in another process, what arrives is a lock of its own."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from concurrent.futures.process import BrokenProcessPool
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import anyio
@@ -34,6 +34,7 @@ import anyio
 from ..errors import AioloadError, ClosedError, WorkerError
 from .seat import Seat, SeatState, signal_name
 from .task import Answer, Job
+from .ticket import Order, Ticket
 
 if TYPE_CHECKING:
     from .arena import ArenaHandle
@@ -51,9 +52,6 @@ _DEATHS_IN_A_ROW = (
     24  # without a single job done in between: two for each record that "skip" allows, and some
 )
 _DEATHS_A_MINUTE = 60  # and two more for each worker: a machine on which so many die is no place to train
-
-Order = tuple[int, int]
-"""Urgency: (pass, run); the lower is needed first."""
 
 
 class Runner(Protocol):
@@ -91,36 +89,6 @@ class PoolOptions:
     """Seconds a worker may be at one record or at a batch's collate; None: for ever."""
     max_jobs: int | None = None
     """Jobs after which a worker is replaced; None: never."""
-
-
-@dataclass(order=True)
-class Ticket:
-    """A job that waits or runs."""
-
-    order: Order
-    number: int
-    job: Job = field(compare=False)
-    answer: asyncio.Future[Answer] = field(compare=False)
-    done: Callable[[], None] = field(compare=False)
-    began: float = field(default=0.0, compare=False)
-
-    @property
-    def wanted(self) -> bool:
-        """Whether anybody still waits for the answer."""
-        return not self.answer.done()
-
-    def accept(self, answer: Answer) -> None:
-        """Let the job succeed."""
-        self.done()
-        if self.wanted:
-            self.answer.set_result(answer)
-
-    def refuse(self, error: Exception) -> None:
-        """Let the job fail."""
-        self.done()
-        if self.wanted:
-            self.answer.set_exception(error)
-            self.answer.exception()  # looked at: whoever waits may be cancelled at this very moment
 
 
 class WorkerPool:

@@ -19,8 +19,8 @@ from .trace import STACK_SIGNAL, StackFile
 
 if TYPE_CHECKING:
     from .arena import ArenaHandle
-    from .pool import Ticket
     from .space import Span
+    from .ticket import Ticket
 
 __all__ = ["Seat", "SeatState", "signal_name"]
 

@@ -29,6 +29,7 @@ __all__ = ["Problem", "VerifyReport", "verify"]
 T = TypeVar("T")
 
 PIECE_BYTES = 8 << 20  # read at a time; a larger record is summed piece by piece
+MAX_MISSING = 100  # shards in a row: beyond that a manifest's count is not worth believing
 MAX_PROBLEMS = 10_000  # kept in the report, the rest is counted: a set may be damaged from end to end
 
 
@@ -83,7 +84,7 @@ def verify(reader: Reader, *, progress: Callable[[int], object] | None = None) -
     manifest = check.manifest()
     index = check.index(manifest) if manifest else None
 
-    for number in range(manifest.shards) if manifest else check.numbers():
+    for number in check.numbers(manifest, index):
         check.shard(number, manifest, index)
 
     return check.report()
@@ -132,6 +133,7 @@ class _Check:
         self._shards = 0
         self._next: int | None = 0  # number of the next shard's first record
         self._last = False  # whether the shard looked at says that none follows
+        self._missing = 0  # shards in a row that are not there
 
     def report(self) -> VerifyReport:
         return VerifyReport(
@@ -144,7 +146,27 @@ class _Check:
     def index(self, manifest: Manifest) -> Index | None:
         return self._attempt(INDEX_NAME, "index", _load_index, self._reader, manifest)
 
-    def numbers(self) -> Iterator[int]:
+    def numbers(self, manifest: Manifest | None, index: Index | None) -> Iterator[int]:
+        """Yield the numbers of the shards to look at."""
+        if manifest is None:
+            yield from self._present()
+        elif index is None:
+            yield from self._claimed(manifest.shards)
+        else:
+            yield from range(manifest.shards)  # as many as the index has room for
+
+    def _claimed(self, shards: int) -> Iterator[int]:
+        """Yield the numbers up to a manifest's count, for which nothing but the manifest speaks."""
+        for number in range(shards):
+            yield number
+            if self._missing == MAX_MISSING:
+                message = (
+                    f"counts {shards} shards, but the last {MAX_MISSING} looked for are not there; stopped"
+                )
+                self._note(MANIFEST_NAME, "manifest", message)
+                return
+
+    def _present(self) -> Iterator[int]:
         """Yield the numbers of the shards that are there, where no manifest says how many should be."""
         for number in itertools.count():
             name = shard_name(number)
@@ -164,6 +186,7 @@ class _Check:
         table = None if index is None else _Table.from_index(index, number)
 
         size = self._attempt(name, "file", self._reader.size, name)
+        self._missing = self._missing + 1 if size is None else 0
         if size is not None:
             if index is not None and size != index.shard_bytes[number]:
                 message = f"is {size} bytes long, the index says {index.shard_bytes[number]}"
@@ -205,7 +228,7 @@ class _Check:
             self._note(name, "footer", "names other fields than the manifest")
         if footer.last != last:
             self._note(name, "footer", f"says that it is {'' if footer.last else 'not '}the last of the set")
-        if footer.last and footer.metadata != manifest.metadata:
+        if footer.last and _differ(footer.metadata, manifest.metadata):
             self._note(name, "footer", "keeps other metadata than the manifest")
 
     def _compare(self, name: str, footer: Footer, table: _Table) -> None:
@@ -308,3 +331,11 @@ class _Check:
             self._problems.append(Problem(name, record, region, offset, whole))
         else:
             self._omitted += 1
+
+
+def _differ(metadata: Any, other: Any) -> bool:
+    """Tell whether two pieces of metadata differ; what is nested too deep to compare does."""
+    try:
+        return bool(metadata != other)
+    except RecursionError:
+        return True

@@ -8,6 +8,8 @@ from ..errors import ConfigError, ShardError
 
 __all__ = ["Storage", "check_name", "check_range", "ends_early", "read"]
 
+_BELIEVED = 64 << 20  # bytes that are set aside without asking whether the file is that long
+
 
 @runtime_checkable
 class Storage(Protocol):
@@ -49,6 +51,8 @@ async def read(storage: Storage, name: str, start: int = 0, stop: int | None = N
         stop = size
     if stop < start:
         raise ValueError(f"stop must not be before start, got {start} to {stop}")
+    if stop - start > _BELIEVED and (size := await storage.size(name)) < stop:
+        raise ends_early(name, size, stop)
 
     buffer = bytearray(stop - start)
     await storage.read_into(name, start, memoryview(buffer))

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioload._pipeline.careful import Careful, Piece, Suspects
-from aioload._pipeline.decode import Part
+from aioload._pipeline.parts import Part
 from aioload._workers.pool import WorkerDied
 from aioload._workers.space import Span
 from aioload._workers.task import TABLE, Failure, Outcome

@@ -44,7 +44,7 @@ def test_slots_are_counted() -> None:
 
 @needs_eventfd
 def test_waiting_for_a_slot_ends_in_time() -> None:
-    """A wait with a timeout gives up after it; a wait without gets the slot that another thread gives back."""
+    """A wait with a timeout gives up after it; one without gets the slot that another thread gives back."""
     slots = Slots(1)
     assert slots.acquire()
     began = time.monotonic()
