@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import aioload
 from aioload._workers.context import WorkerContext
 
 # What these tests ask of a worker is Python's own `eval`, which it finds without any module of ours.
@@ -184,3 +185,19 @@ def test_workers_see_no_device(tmp_path: Path) -> None:
     done = run_script(tmp_path / "script.py", code)
 
     assert done.stdout == "''\n"
+
+
+def test_workers_use_the_programs_own_aioload(tmp_path: Path) -> None:
+    """A folder named aioload in the working directory is not taken for the package."""
+    (tmp_path / "aioload").mkdir()
+    (tmp_path / "aioload" / "__init__.py").write_text("raise ImportError('another aioload')")
+    root = Path(aioload.__file__).parent.parent
+    script = (
+        f"import sys; sys.path[0] = {str(root)!r}\n" + textwrap.dedent(SCRIPT) + "\nprint(len(set(pids)))\n"
+    )
+
+    ended = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+
+    assert (ended.stdout, ended.stderr) == ("2\n", "")
