@@ -59,6 +59,11 @@ class Reader:
         self._max_read_bytes = max_read_bytes
         self._counters = counters
 
+    @property
+    def at_once(self) -> int:
+        """Reads that may be in flight."""
+        return int(self._limiter.total_tokens)
+
     async def read_into(self, shard: int, start: int, out: memoryview) -> None:
         """Fill memory with the bytes of a shard from `start` on."""
         for place in range(0, len(out), self._max_read_bytes):
@@ -96,12 +101,7 @@ class Fetcher:
         Returns:
             The rows that could not be read, each with its error.
         """
-        if len(reads) == 1:
-            await self._read(reads[0], raw)
-        elif reads:
-            async with anyio.create_task_group() as group:
-                for read in reads:
-                    group.start_soon(self._read, read, raw)
+        await self._read_all(reads, raw)
         for chunk in chunks:
             await chunk.ready.wait()
             if chunk.failure is not None:
@@ -109,6 +109,22 @@ class Fetcher:
                 rows = (self._run.piece == number).nonzero()[0].tolist()
                 await self._read_singly(rows, chunk.lease)
         return self._failures
+
+    async def _read_all(self, reads: Sequence[Read], raw: Lease) -> None:
+        """Do reads side by side, as many as may be: a task for each would cost more than a small read."""
+        rest = iter(reads)
+
+        async def read_some() -> None:
+            for read in rest:
+                await self._read(read, raw)
+
+        tasks = min(len(reads), self._reader.at_once)
+        if tasks == 1:
+            await read_some()
+        elif tasks:
+            async with anyio.create_task_group() as group:
+                for _ in range(tasks):
+                    group.start_soon(read_some)
 
     async def _read(self, read: Read, raw: Lease) -> None:
         """Do one read; where it fails, do it again record by record."""

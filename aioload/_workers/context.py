@@ -6,9 +6,9 @@ main guard, notebooks, `python -c` and standard input work. What is left out is 
 sent to the new process; nothing in the user's process is patched, and the user's own fork server, if any, is
 another one.
 
-The server imports the packages that every worker needs once; a worker is then a fork of a small process without threads of
-ours, event loop, torch or CUDA, and starts in milliseconds. It ends by itself when no process of ours is
-left.
+The server imports the packages that every worker needs once; a worker is then a fork of a small process
+without threads of ours, event loop, torch or CUDA, and starts in milliseconds. It ends by itself when no
+process of ours is left.
 
 A process that the user forks has copies of all this, but server and workers stay its parent's: the copy gives
 up what would keep them alive after the parent, and starts a server of its own when it needs one.
@@ -39,16 +39,9 @@ from .locks import OneProcessLock, Slots
 
 __all__ = ["WorkerContext", "WorkerProcess", "warm_up"]
 
-# What workers need of others, not of ours: the server looks for modules where `python -c` does, in the working
-# directory first, and a folder named aioload there would be another aioload than the program's.
-_PRELOAD = [
-    "cloudpickle",
-    "concurrent.futures.process",
-    "google_crc32c",
-    "numpy",
-    "numpy.random",
-    "PIL.Image",
-]
+# What workers need of others, not of ours: the server looks for modules where `python -c` does, first in the
+# working directory, and a folder named aioload there would be another than the program's.
+_PRELOAD = ["PIL.Image", "cloudpickle", "concurrent.futures.process", "google_crc32c", "numpy.random"]
 
 
 def _make_server() -> forkserver.ForkServer:
