@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
-import anyio.lowlevel
 
 from ._pipeline.deliver import to_torch
 from ._pipeline.engine import Engine
@@ -51,8 +50,6 @@ from .sync import SyncLoader
 if TYPE_CHECKING:
     from ._pipeline.deliver import Delivery
 
-    pass
-
 __all__ = ["Loader"]
 
 
@@ -82,10 +79,11 @@ class Loader:
         pad: fill the last global batch up to a multiple of the world size with the epoch's first records, so
             that all ranks have the same number of batches; without it each record comes exactly once, and
             ranks may end unevenly (rank 0 never before another: take states from there).
-        num_workers: processes that decode; 0 does all in this one; "auto" takes the usable CPUs.
+        num_workers: processes that decode; 0 does all in this one; "auto" takes the usable CPUs, shared among
+            the ranks of a machine.
         prefetch: batches ready ahead of the consumer; "auto" follows workers and batch size.
         memory_limit: bytes that raw records and batches on their way may take, as a number or a text such as
-            "2GiB"; "auto" is 2 GiB or a quarter of what is available, if that is less.
+            "2GiB"; "auto" is 2 GiB or, if that is less, this rank's share of a quarter of what is available.
         reads: how local files are read: "file" reads them into shared memory, and so does "auto".
         rank: of this process; by default what torch.distributed says, else `RANK`, else 0.
         world_size: ranks in all; by default what torch.distributed says, else `WORLD_SIZE`, else 1.
@@ -148,7 +146,7 @@ class Loader:
             parse_bytes(memory_limit, name="memory_limit")
         check_functions(transform, collate, self._decode, travel=self.num_workers > 0)
         self._remains = Remains(choose(on_error))
-        self._pool = PoolOptions(
+        self._pool_options = PoolOptions(
             self.num_workers,
             None if worker_timeout is None else seconds("worker_timeout", worker_timeout),
             None
@@ -340,7 +338,7 @@ class Loader:
             labels=labels,
             record_bytes=table.data_bytes / max(sum(table.lines), 1),
             recipe=self._recipe(),
-            workers=self._pool,
+            workers=self._pool_options,
             decide=self._remains.decide,
             prefetch=self._prefetch,
             memory_limit=limit,

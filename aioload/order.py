@@ -248,9 +248,8 @@ class BlockOrder:
         piece, place = self._find(positions)
         begin, size = piece.first, piece.stop - piece.first
         with np.errstate(over="ignore"):
-            key = (
-                self._piece_key + begin.astype(np.uint64) * _GOLDEN
-            )  # no two pieces begin with the same record
+            # no two pieces begin with the same record
+            key = self._piece_key + begin.astype(np.uint64) * _GOLDEN
         return begin + permute(place, size, key, rounds=_PIECE_ROUNDS)
 
     def pieces(self, positions: Records) -> Pieces:

@@ -1,7 +1,8 @@
 """Policy: what becomes of a sample that cannot be made.
 
-Decisions are taken in the order in which the user gets batches, so that the same run ends at the same place
-every time, however many workers found the bad records in whatever order.
+What a limit allows is counted in the order in which the user gets batches, so that the same run ends at the
+same place every time, however many workers found the bad records in whatever order. A function is asked when
+a bad record is met, ahead of the user.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Skipped:
     shard: str | None
     """Where it lies."""
     record: int | None
-    """Its number; None if all of a shard or batch was lost."""
+    """Its number in its set."""
     key: str | None
     """Its key, as far as it could be read."""
     error: str

@@ -39,9 +39,8 @@ def small_network(classes: int) -> nn.Module:
 
 async def train(data: Path) -> None:
     torch.manual_seed(0)
-    torch.set_num_threads(
-        1
-    )  # so small a network is no faster with more, and the workers need the other cores
+    # so small a network is no faster with more, and the workers need the other cores
+    torch.set_num_threads(1)
     dataset = aioload.Dataset(data / "train")
     model = small_network(len(dataset.metadata["classes"]))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)

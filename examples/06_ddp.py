@@ -40,9 +40,8 @@ def train(data: Path, folder: Path, *, is_killed: bool) -> None:
 
         for step, batch in enumerate(batches, 1):
             rows = len(batch["key"])
-            dist.all_reduce(
-                torch.ones(1)
-            )  # where gradients meet: every rank has as many steps, so nobody waits
+            # where gradients meet: every rank has as many steps, so nobody waits
+            dist.all_reduce(torch.ones(1))
             own = batch["key"][: rows - padded] if step == steps else batch["key"]
             print(*own, sep="\n", file=notes, flush=True)
 

@@ -176,8 +176,8 @@ class Walk:
 
         troubled: list[Part] = []
         with contextlib.ExitStack() as stack:
-            batches = [await self._lease(stack, layout.starts(part.rows)[-1]) for part in parts]
-            places = [await self._lease(stack, self._text_room(layout, part, len(parts))) for part in parts]
+            batches = [await self.lease(stack, layout.starts(part.rows)[-1]) for part in parts]
+            places = [await self.lease(stack, self._text_room(layout, part, len(parts))) for part in parts]
             segments = tuple(
                 part.segment(place.span, layout, batch.span)
                 for part, place, batch in zip(parts, places, batches, strict=True)
@@ -258,8 +258,8 @@ class Walk:
         layout = self._sizes.layout
         assert layout is not None
         with contextlib.ExitStack() as stack:
-            batch = await self._lease(stack, layout.starts(parts[0].batch_rows)[-1])
-            places = [await self._lease(stack, self._text_room(layout, part, len(parts))) for part in parts]
+            batch = await self.lease(stack, layout.starts(parts[0].batch_rows)[-1])
+            places = [await self.lease(stack, self._text_room(layout, part, len(parts))) for part in parts]
             outcomes: dict[int, Outcome] = {}
 
             async def fill(number: int, part: Part, place: Lease) -> None:
@@ -293,7 +293,14 @@ class Walk:
         with contextlib.ExitStack() as stack:
             packed = await self._pack_all(parts, stack)
             failed = self._first_failure([outcome for outcome, _ in packed], parts[0].step)
-            return failed if failed is not None else await self._collate(parts, packed)
+            if failed is not None:
+                return failed
+            table = Span(parts[0].table.start, parts[-1].table.stop)
+            whole = Part(parts[0].step, 0, parts[0].batch_rows, parts[0].batch_rows, table, 0)
+            sources = [
+                (lease, outcome.descriptor) for outcome, lease in packed if outcome.descriptor is not None
+            ]
+            return await self._collate(whole, sources, sum(outcome.used for outcome, _ in packed))
 
     async def _pack_all(self, parts: list[Part], stack: contextlib.ExitStack) -> list[tuple[Outcome, Lease]]:
         """Have all parts packed; those that had too little room again, once the others hold no guesses."""
@@ -313,18 +320,23 @@ class Walk:
             sizes = {number: outcome.need for number, (outcome, _) in packed.items() if outcome.need}
         return [packed[number] for number in range(len(parts))]
 
-    async def _collate(self, parts: list[Part], packed: list[tuple[Outcome, Lease]]) -> Made | AioloadError:
-        table = Span(parts[0].table.start, parts[-1].table.stop)
-        whole = Part(parts[0].step, 0, parts[0].batch_rows, parts[0].batch_rows, table, 0)
-        sources = tuple(
-            (lease.span, outcome.descriptor) for outcome, lease in packed if outcome.descriptor is not None
-        )
-        size = align(sum(outcome.used for outcome, _ in packed) + (1 << 12))
+    async def _collate(
+        self, whole: Part, sources: Sequence[tuple[Lease, Span]], used: int
+    ) -> Made | AioloadError:
+        """Have a batch made of packed samples.
+
+        Args:
+            whole: the batch.
+            sources: where samples lie, and where in it their descriptor.
+            used: bytes of them all.
+        """
+        size = align(used + (1 << 12))
+        places = tuple((lease.span, where) for lease, where in sources)
         while True:
             with contextlib.ExitStack() as stack:
-                lease = await self._lease(stack, size)
-                job = Collate(whole.step, sources, lease.span, table)
-                outcome = await self._do_collate(job, [lease, *(lease for _, lease in packed)])
+                lease = await self.lease(stack, size)
+                job = Collate(whole.step, places, lease.span, whole.table)
+                outcome = await self._do_collate(job, [lease, *(lease for lease, _ in sources)])
                 if not outcome.need:
                     return self._packed(whole, outcome, lease)
             size = outcome.need
@@ -350,7 +362,7 @@ class Walk:
         size = self._guess(part, -(-whole.rows // part.rows))
         while True:
             with contextlib.ExitStack() as own:
-                lease = await self._lease(own, size)
+                lease = await self.lease(own, size)
                 job = Decode(part.table, (part.segment(lease.span),), collect=True)
                 outcome = (await self._do(job, [lease])).outcomes[0]
                 if not outcome.need:
@@ -365,20 +377,12 @@ class Walk:
         """Make a batch of the pieces that are left of it."""
         if not pieces:
             with contextlib.ExitStack() as stack:
-                lease = await self._lease(stack, 1)
+                lease = await self.lease(stack, 1)
                 return Made(whole.step, 0, lease.keep(), 0, None, None, (), skipped)
-        size = align(sum(piece.used for piece in pieces) + (1 << 12))
-        sources = tuple((piece.lease.span, piece.descriptor) for piece in pieces)
-        rows = sum(piece.rows for piece in pieces)
-        while True:
-            with contextlib.ExitStack() as stack:
-                lease = await self._lease(stack, size)
-                job = Collate(whole.step, sources, lease.span, whole.table)
-                outcome = await self._do_collate(job, [lease, *(piece.lease for piece in pieces)])
-                if not outcome.need:
-                    made = self._packed(replace(whole, rows=rows), outcome, lease)
-                    return made if isinstance(made, AioloadError) else replace(made, skipped=skipped)
-            size = outcome.need
+        whole = replace(whole, rows=sum(piece.rows for piece in pieces))
+        sources = [(piece.lease, piece.descriptor) for piece in pieces]
+        made = await self._collate(whole, sources, sum(piece.used for piece in pieces))
+        return made if isinstance(made, AioloadError) else replace(made, skipped=skipped)
 
     @property
     def epoch(self) -> int:
@@ -390,10 +394,6 @@ class Walk:
         first = (part.table.start - self._table) // TABLE.itemsize
         rows = self._run.table[first : first + part.rows]
         return list(zip(rows["source"].tolist(), rows["record"].tolist(), strict=True))
-
-    async def lease(self, stack: contextlib.ExitStack, size: int) -> Lease:
-        """Lease memory that the stack releases."""
-        return await self._lease(stack, size)
 
     def array(self, lease: Lease) -> NDArray[np.uint8]:
         """Return the bytes of a lease."""
@@ -410,12 +410,12 @@ class Walk:
         message = f"record {record} ({shard}): the worker process that worked on it {died.how}, each time"
         return _killed(message, died, shard=shard, record=record, step=part.step)
 
-    # what both have in common
+    # what all of them have in common
 
     async def _pack(self, part: Part, size: int, stack: contextlib.ExitStack) -> tuple[Outcome, Lease]:
         """Have one part packed. Where there was room enough, the stack releases it; else it is released."""
         with contextlib.ExitStack() as own:
-            lease = await self._lease(own, size)
+            lease = await self.lease(own, size)
             job = Decode(part.table, (part.segment(lease.span),), learn=self._learning)
             outcome = (await self._do(job, [lease])).outcomes[0]
             if outcome.need:
@@ -492,7 +492,8 @@ class Walk:
         else:
             self._sizes.texts(part.rows, outcome.need)
 
-    async def _lease(self, stack: contextlib.ExitStack, size: int) -> Lease:
+    async def lease(self, stack: contextlib.ExitStack, size: int) -> Lease:
+        """Lease memory that the stack releases."""
         lease = await self._memory.lease(size, self._run.order)
         stack.callback(lease.release)
         return lease

@@ -61,9 +61,8 @@ class Engine:
         self._lock = threading.RLock()
         self._pid = os.getpid()
         self._handovers: list[Handover[Item]] = []
-        self._ahead: tuple[Plan, Handover[Item]] | None = (
-            None  # a pass that has begun before it was asked for
-        )
+        # a pass that has begun before it was asked for
+        self._ahead: tuple[Plan, Handover[Item]] | None = None
         self._begun = 0  # passes that were begun because they were asked for
 
     def start(self) -> None:

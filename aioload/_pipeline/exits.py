@@ -11,9 +11,8 @@ from .engine import Engine
 
 __all__ = ["close_forgotten", "end", "remember"]
 
-_open: weakref.WeakSet[Engine] = (
-    weakref.WeakSet()
-)  # what an exit hook has to close: no caller could pass it on
+# what an exit hook has to close: no caller could pass it on
+_open: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 
 def remember(engine: Engine) -> None:

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from ..stats import Counters
     from ..storage import Storage
 
-__all__ = ["House", "Settings"]
+__all__ = ["MAX_READ_BYTES", "House", "Settings"]
 
 _READS_IN_FLIGHT = 4
-_MAX_READ_BYTES = 4 << 20
+MAX_READ_BYTES = 4 << 20  # a thread hop costs nothing that can be measured at this size
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class House:
         self.labels = settings.labels
         self.sizes = Sizes(settings.workers.num_workers, settings.record_bytes, memory.limit // 16)
         limiter = anyio.CapacityLimiter(_READS_IN_FLIGHT)
-        self.reader = Reader(storages, settings.shards, settings.sources, limiter, _MAX_READ_BYTES, counters)
+        self.reader = Reader(storages, settings.shards, settings.sources, limiter, MAX_READ_BYTES, counters)
         self.suspects = Suspects()
         self.pool: WorkerPool | None = None
         self._active: dict[Order, Callable[[], bool]] = {}

@@ -43,9 +43,8 @@ class InlineRunner:
         """Run a job, as `Runner` says."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Answer] = loop.create_future()
-        claim = (
-            threading.Lock()
-        )  # taken by whoever comes first: the user who does the job, or its cancellation
+        # taken by whoever comes first: the user who does the job, or its cancellation
+        claim = threading.Lock()
 
         def settle(result: Answer) -> None:
             done()

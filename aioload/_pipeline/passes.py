@@ -23,6 +23,7 @@ from ..table import largest_batch
 from .decode import Decoder
 from .deliver import Delivery, Made, deliver
 from .fetch import Fetcher
+from .house import MAX_READ_BYTES
 from .memory import enough_for
 from .plan import merge, plan_run
 from .window import Window
@@ -42,7 +43,6 @@ __all__ = ["Item", "Pass", "as_ours"]
 _log = logging.getLogger("aioload.engine")
 
 _MAX_GAP_BYTES = 4 << 10  # on a local disk, reading a page in vain costs less than another read
-_MAX_READ_BYTES = 4 << 20  # a thread hop costs nothing that can be measured at this size
 
 Item = Delivery | AioloadError
 """What a step of a pass turns out to be."""
@@ -133,7 +133,7 @@ class Pass:
             try:
                 chunks, rows = window.admit(run)
                 reads, raw_bytes = merge(
-                    run, rows, max_gap_bytes=_MAX_GAP_BYTES, max_read_bytes=_MAX_READ_BYTES
+                    run, rows, max_gap_bytes=_MAX_GAP_BYTES, max_read_bytes=MAX_READ_BYTES
                 )
                 raw = await self._house.memory.lease(align(raw_bytes) + run.table.nbytes, run.order)
             except BaseException as error:

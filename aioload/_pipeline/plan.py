@@ -62,9 +62,7 @@ class Run:
     order: Urgency
     first_step: int
     rows: tuple[int, ...]  # of each step's batch
-    table: NDArray[
-        Any
-    ]  # `TABLE`, a row a record; `start` and `stop` are set once it is known where they come from
+    table: NDArray[Any]  # `TABLE`; `start` and `stop` are set once it is known where records come from
     offsets: NDArray[np.int64]  # of each record in its shard's file
     sizes: NDArray[np.int64]  # of each record, in bytes
     piece: NDArray[np.int64]  # of each record: index into `pieces`, or -1
@@ -86,9 +84,7 @@ class Plan:
     order: Order
     part: Part | BudgetPart
     epoch: int
-    name: tuple[
-        Any, ...
-    ]  # all that decides what is in which batch: plans of one loader are the same if it is
+    name: tuple[Any, ...]  # decides what is in which batch: plans of one loader are the same if it is
 
     @property
     def steps(self) -> int:

@@ -10,9 +10,7 @@ from .._workers.layout import Layout, align
 __all__ = ["Sizes"]
 
 _JOB_SECONDS = 0.05  # of work in one job: the way to a worker and back (0.3 ms) stays under 1%
-_MAX_PARTS = (
-    4  # of a batch, once its cost is known: several batches are in work, more would only add messages
-)
+_MAX_PARTS = 4  # of a batch of known cost: several batches are in work, more would only add messages
 _RUN_BYTES = 4 << 20  # of raw records in a run of several batches: one large read
 _FIRST_GROWTH = 8  # decoded bytes per raw byte before anything was decoded; what is not used is not touched
 _ROOM = 1 << 16  # bytes on top of any guess, for texts, alignment and the descriptor

@@ -54,9 +54,8 @@ class Window:
         self._read_into = read_into
         self._group = group
         self._open: dict[int, Chunk] = {}
-        self._late: dict[
-            int, int
-        ] = {}  # pieces that came when there was no room, and when the last of them is due
+        # pieces that came when there was no room, and when the last record of each is due
+        self._late: dict[int, int] = {}
 
     def admit(self, run: Run) -> tuple[list[Chunk], NDArray[np.int64]]:
         """Take up the pieces that a run needs; their reads begin.

@@ -216,9 +216,8 @@ def _arrive(duplicate: Any, kind: Kind, size: int) -> ArenaHandle:
 
 
 def _attach(fd: int, kind: Kind, size: int) -> Arena:
-    os.set_inheritable(
-        fd, False
-    )  # it was, to get here; programs that user code starts have no business with it
+    # it was inherited to get here; programs that user code starts have no business with it
+    os.set_inheritable(fd, False)
     arena = Arena.__new__(Arena)
     arena._map(fd, kind, size)
     return arena

@@ -144,7 +144,7 @@ class RowWriter:
         self._targets = [_target(place, leaf) for leaf in layout.leaves(rows)]
         self.texts: list[list[Any]] = [[] for column in layout.columns if column.rule in _TEXTS]
 
-    def write(self, row: int, sample: Any) -> bool:  # hot: once per record; guarded by benchmarks/
+    def write(self, row: int, sample: Any) -> bool:  # hot: once per record
         """Write one sample; return False, with the row undefined, if it does not fit."""
         leaves, structure = flatten(sample)
         if structure != self._structure:

@@ -48,9 +48,7 @@ _SHORT_JOB = 0.02  # seconds; below it a seat has its next job before it asks: t
 _GRACE = 1.0  # seconds for processes to end by themselves when the pool closes
 _MAX_FAILED_STARTS = 3  # in a row: then starting is hopeless
 _LOOK_SECONDS = 0.5  # between two looks at all workers
-_DEATHS_IN_A_ROW = (
-    24  # without a single job done in between: two for each record that "skip" allows, and some
-)
+_DEATHS_IN_A_ROW = 24  # without a job done in between: two for each record that "skip" allows, and some
 _DEATHS_A_MINUTE = 60  # and two more for each worker: a machine on which so many die is no place to train
 
 
@@ -99,7 +97,7 @@ class WorkerPool:
         handle: the arena they map.
         marks: where in the arena each writes which record it is at.
         recipe: pickled `Recipe`.
-        threads: where starting and ending processes may block; three a worker, and some for those that leave.
+        threads: where starting, ending and asking processes may block; enough for all workers at once.
         on_restart: told of each worker that was replaced because it died.
     """
 

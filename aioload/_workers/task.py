@@ -214,9 +214,8 @@ class Worker:
         # read-only: a job may be done twice, so nothing may change the raw bytes
         self._memory = array.data.toreadonly()
         self._recipe = recipe
-        self._lends = (
-            recipe.transform is None and recipe.collate is None
-        )  # nobody can write to what decoders gave
+        # nobody can write to what decoders gave
+        self._lends = recipe.transform is None and recipe.collate is None
         self._wants_rng = recipe.transform is not None and wants_rng(recipe.transform)
         self._seeds = recipe.seeded and recipe.seed_globals
         self._decode_seconds = self._transform_seconds = self._collate_seconds = 0.0
@@ -448,9 +447,8 @@ def start_worker(handle: ArenaHandle, mark: Span, recipe: bytes, stacks: StackFi
         stacks: where to write down where this process is, when asked.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle; it ends its workers
-    signal.pthread_sigmask(
-        signal.SIG_UNBLOCK, [signal.SIGINT]
-    )  # blocked up to here; what user code starts may need it
+    # blocked up to here; what user code starts may need it
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # a worker never holds a context on a device
     threading.Thread(target=_end_with_parent, name="aioload-parent-watch", daemon=True).start()
     try:

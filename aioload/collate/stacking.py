@@ -24,9 +24,8 @@ Rule = Literal["array", "int", "float", "bool", "text", "bytes", "tensor", "obje
 
 _SCALARS = {"bool": np.dtype(np.bool_), "int": np.dtype(np.int64), "float": np.dtype(np.float64)}
 _NUMERIC = frozenset({"array", *_SCALARS})
-_WIDE_UNSIGNED = frozenset(
-    {"uint16", "uint32", "uint64"}
-)  # torch stacks these, but promotes them only to floats
+# torch stacks these, but promotes them only to floats
+_WIDE_UNSIGNED = frozenset({"uint16", "uint32", "uint64"})
 _DTYPES = _WIDE_UNSIGNED | {
     *("bool", "uint8", "int8", "int16", "int32", "int64"),
     *("float16", "float32", "float64", "complex64", "complex128"),

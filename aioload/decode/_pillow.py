@@ -204,9 +204,8 @@ def _pixels(image: Image.Image) -> Pixels:
     encoder.setimage(image.im, (0, 0, width, height))
     start, status = 0, 0
     while not status:
-        _, status, chunk = encoder.encode(
-            max(ImageFile.MAXBLOCK, width * 4)
-        )  # in pieces that stay in the cache
+        # in pieces that stay in the cache
+        _, status, chunk = encoder.encode(max(ImageFile.MAXBLOCK, width * 4))
         flat[start : start + len(chunk)] = np.frombuffer(chunk, np.uint8)
         start += len(chunk)
     if start != len(flat):

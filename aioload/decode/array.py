@@ -18,9 +18,8 @@ __all__ = ["Float", "Int", "NDArray"]
 _MAGIC = b"\x93NUMPY"
 _MAX_HEADER_BYTES = 10_000  # numpy's own limit: longer literals can exhaust the parser's memory
 _FLOAT = struct.Struct("<d")
-_HEAD = struct.Struct(
-    "<6sBxHH"
-)  # magic, version, length of the header in two bytes, or with the next two in four
+# magic, version, length of the header in two bytes, or with the next two in four
+_HEAD = struct.Struct("<6sBxHH")
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,9 +66,8 @@ def _prepare(item: Item, recipe: Recipe) -> Prepared | Unreadable:
                 raw if isinstance(raw, bytes) else Path(raw).read_bytes(), recipe.kinds[name], recipe
             )
         except (AioloadError, OSError, ValueError) as error:
-            reason = (getattr(error, "strerror", None) or str(error)).rstrip(
-                "."
-            )  # without the path, which the name says
+            # without the path, which the name says
+            reason = (getattr(error, "strerror", None) or str(error)).rstrip(".")
             return Unreadable(
                 item.name, f"field {name}: {reason}" if len(item.raw) > 1 else reason, item.cost
             )

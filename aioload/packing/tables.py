@@ -22,11 +22,7 @@ __all__ = ["PATH_FIELDS", "table"]
 PATH_FIELDS = ("path", "file", "image")
 """Columns that hold the path, the first that is there."""
 
-_FIELD_NAMES = {
-    "ndarray": "array",
-    "str": "text",
-    "bytes": "data",
-}  # of the file's content; else the kind itself
+_FIELD_NAMES = {"ndarray": "array", "str": "text", "bytes": "data"}  # by kind; else the kind itself
 _INT = re.compile(r"-?(0|[1-9][0-9]*)\Z")  # a leading zero says that it is a code, not a number
 _FLOAT = re.compile(r"[-+]?(0|[1-9][0-9]*)?(\.[0-9]*)?([eE][-+]?[0-9]+)?\Z|[-+]?(nan|inf)\Z", re.IGNORECASE)
 
@@ -157,9 +153,8 @@ def _is_float(value: str) -> bool:
     if _INT.match(value):
         return _is_exact(int(value))
 
-    return _FLOAT.match(value) is not None and any(
-        map(str.isalnum, value)
-    )  # a point alone passes the pattern
+    # a point alone passes the pattern
+    return _FLOAT.match(value) is not None and any(map(str.isalnum, value))
 
 
 def _json_kind(values: Sequence[Any]) -> str:

@@ -75,9 +75,8 @@ class Folder:
 
     def clear(self) -> None:
         """Remove what was written, and the folder if it was made for it, as far as the disk allows."""
-        with contextlib.suppress(
-            OSError
-        ):  # without a manifest, what stays is no set; the first error matters more
+        # without a manifest, what stays is no set; the first error matters more
+        with contextlib.suppress(OSError):
             self._remove_own()
             if self._made:
                 self._path.rmdir()
@@ -85,9 +84,8 @@ class Folder:
     def close(self) -> None:
         """Let go of the folder; twice is free."""
         if self._descriptor >= 0:
-            with contextlib.suppress(
-                OSError
-            ):  # explicit: children that were forked meanwhile hold the lock too
+            # explicit: children that were forked meanwhile hold the lock too
+            with contextlib.suppress(OSError):
                 fcntl.flock(self._descriptor, fcntl.LOCK_UN)
             os.close(self._descriptor)
             self._descriptor = -1
@@ -118,7 +116,6 @@ class Folder:
         names = [
             path for path in self._path.iterdir() if _OWN_NAMES.fullmatch(path.name) and not path.is_dir()
         ]
-        for path in sorted(
-            names, key=lambda path: path.name != MANIFEST_NAME
-        ):  # the mark of completeness first
+        # the mark of completeness first
+        for path in sorted(names, key=lambda path: path.name != MANIFEST_NAME):
             path.unlink()

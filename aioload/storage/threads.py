@@ -35,9 +35,8 @@ class DaemonExecutor(Executor):
         self._max_threads = max_threads
         self._name = name
         self._threads: list[threading.Thread] = []
-        self._jobs = (
-            _Jobs()
-        )  # all that the threads know, so that the executor can be collected while they idle
+        # all that the threads know, so that the executor can be collected while they idle
+        self._jobs = _Jobs()
         weakref.finalize(self, self._jobs.close).atexit = False
 
     @property
