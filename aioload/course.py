@@ -173,7 +173,7 @@ class Course:
     def _budget_part(self, budget: Budget, epoch: int, start: int) -> BudgetPart:
         """Return this rank's share where batches are cut by cost; the last cuts are kept."""
         batching, table = self._batching, self._table
-        name = (epoch, start, self.shuffle, id(table))
+        name = (epoch, start, self.shuffle, table)
         if name not in self._cuts:
             order, sources = table.order(self.shuffle, epoch), self._dataset.sources
             cut = BudgetPart.cut(

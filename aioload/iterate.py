@@ -46,7 +46,6 @@ class BatchIterator:
 
     def __init__(self, loader: Owner, engine: Engine, handover: Handover[Item], plan: Plan) -> None:
         self.plan = plan
-        self._steps = 0
         self._loader = loader
         self._engine = engine
         self._handover = handover
@@ -116,8 +115,7 @@ class BatchIterator:
             self._give_up()
             raise
         self._counters.leave(arrived, item.rows, item.size)
-        self._steps += 1
-        self._loader.handed_out(self, self._steps)
+        self._loader.handed_out(self, self._handover.due)
         return batch
 
     def _give_up(self) -> None:

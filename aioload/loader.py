@@ -159,7 +159,7 @@ class Loader:
         self._finalizer: weakref.finalize[Any, Any] | None = None
         self._iterator: weakref.ref[BatchIterator] | None = None  # weak: a cycle would delay collecting
         self._closed = False
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may close while it is held
 
     # iterating
 
@@ -318,9 +318,13 @@ class Loader:
                     warm_up()
                 settings = self._settings()
                 engine = Engine(settings, self.counters)
-                engine.start()
-                self._engine = engine
                 remember(engine)
+                try:
+                    engine.start()
+                except BaseException:  # Ctrl-C among them: what has started by then must end
+                    end(engine)
+                    raise
+                self._engine = engine
                 self._finalizer = weakref.finalize(self, close_forgotten, engine, repr(self))
                 self._finalizer.atexit = False  # the exit hook is earlier
             return self._engine

@@ -117,7 +117,7 @@ def _is_column(part: Any, rows: int) -> bool:
 
 
 def _has_rows(leaf: Any, rows: int) -> bool:
-    return tuple(getattr(leaf, "shape", ())[:1]) == (rows,)
+    return hasattr(leaf, "dtype") and tuple(getattr(leaf, "shape", ())[:1]) == (rows,)
 
 
 def _no_rows(leaf: Any) -> Any:

@@ -89,7 +89,7 @@ class Engine:
         """
         turns = self._turns
         if turns is None:
-            raise ClosedError("the loader was closed; make a new one to go on")
+            raise self._failure or ClosedError("the loader was closed; make a new one to go on")
         with self._lock:
             ahead, self._ahead = self._ahead, None
             if ahead is not None and ahead[0].name == plan.name:
