@@ -46,7 +46,7 @@ _log = logging.getLogger("aioload.workers")
 
 _SHORT_JOB = 0.02  # seconds; below it a seat has its next job before it asks: the way takes some 300 µs
 _GRACE = 1.0  # seconds for processes to end by themselves when the pool closes
-_MAX_FAILED_STARTS = 3  # in a row: then starting is hopeless
+_MAX_FAILED_STARTS = 8  # in a row: then starting is hopeless
 _LOOK_SECONDS = 0.5  # between two looks at all workers
 _DEATHS_IN_A_ROW = 24  # without a job done in between: two for each record that "skip" allows, and some
 _DEATHS_A_MINUTE = 60  # and two more for each worker: a machine on which so many die is no place to train

@@ -497,10 +497,10 @@ def _seed_globals(seed: int, epoch: int, record: int, source: int) -> None:
     words = np.random.SeedSequence((_GLOBALS, seed, epoch, record, source)).generate_state(4)
     random.seed(int(words[0]) << 32 | int(words[1]))
     np.random.seed(words[2])  # the old global generator: user code that draws from it is what this is for
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        # not torch.manual_seed: it sets every device's generator, at half a millisecond a record
-        torch.default_generator.manual_seed(int(words[3]))
+    # not torch.manual_seed: it sets every device's generator, at half a millisecond a record
+    generator = getattr(sys.modules.get("torch"), "default_generator", None)
+    if generator is not None:  # torch may be there in part, while another thread of the user's imports it
+        generator.manual_seed(int(words[3]))
 
 
 def _describe(
