@@ -104,22 +104,28 @@ class BatchIterator:
             self._counters.pause()
             raise
         if isinstance(item, AioloadError):
-            self._give_up()
+            self._give_up(item)
             raise item
         return self._hand_out(item, arrived)
 
     def _hand_out(self, item: Delivery, arrived: float) -> Any:
         try:
             batch = self._loader.received(self, item)
-        except AioloadError:
-            self._give_up()
+        except AioloadError as error:
+            self._give_up(error)
             raise
         self._counters.leave(arrived, item.rows, item.size)
         self._loader.handed_out(self, self._handover.due)
         return batch
 
-    def _give_up(self) -> None:
-        """End the iteration at an error."""
+    def _give_up(self, error: AioloadError) -> None:
+        """End the iteration at an error, which says so where other ranks go on."""
+        part = self.plan.part
+        if part.world_size > 1:
+            error.add_note(
+                f"this is rank {part.rank} of {part.world_size}: the others know nothing of it and will wait "
+                "in their next collective operation; let the error end this process, and the job with it"
+            )
         self._over = True
         self._counters.pause()
         self._handover.close()

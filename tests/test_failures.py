@@ -376,6 +376,23 @@ def test_a_storage_that_cannot_be_opened(hundred: Path, monkeypatch: pytest.Monk
         iter(loader.sync())
 
 
+def test_an_error_on_one_rank_says_that_others_wait(hundred: Path) -> None:
+    """With several ranks the error tells which this is and what to do; with one it is silent on that."""
+
+    def notes(**ranks: int) -> str:
+        loader = Loader(hundred, batch_size=10, num_workers=0, transform=_raise, **ranks)
+        with loader.sync() as source, pytest.raises(SampleError) as caught:
+            next(iter(source))
+        return " ".join(caught.value.__notes__)
+
+    assert "this is rank 1 of 2: the others" in notes(rank=1, world_size=2)
+    assert "rank" not in notes()
+
+
+def _raise(sample: Any) -> Any:
+    raise ValueError("no")
+
+
 # Workers ----------------------------------------------------------------------------------------------
 
 
