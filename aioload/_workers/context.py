@@ -90,10 +90,16 @@ class WorkerProcess(context.ForkServerProcess):
 
 
 class WorkerContext(context.ForkServerContext):
-    """What one `ProcessPoolExecutor` makes queues and processes with, and what knows them."""
+    """What one `ProcessPoolExecutor` makes queues and processes with, and what knows them.
 
-    def __init__(self) -> None:
+    Args:
+        num_workers: processes of the executor. Several share one end of a queue, and then need a lock that
+            they share too; those of `multiprocessing` have names.
+    """
+
+    def __init__(self, num_workers: int = 1) -> None:
         super().__init__()
+        self._shared = num_workers > 1
         self.processes: list[WorkerProcess] = []
         self._results: Any = None
 
@@ -120,11 +126,12 @@ class WorkerContext(context.ForkServerContext):
 
     def Lock(self) -> Any:
         """Make a lock for one end of a queue; with one worker, each end is one process's."""
-        return OneProcessLock()
+        return super().Lock() if self._shared else OneProcessLock()
 
     def BoundedSemaphore(self, value: int = 1) -> Any:
         """Make what bounds a queue."""
-        return Slots(value) if hasattr(os, "eventfd") else super().BoundedSemaphore(value)
+        named = self._shared or not hasattr(os, "eventfd")
+        return super().BoundedSemaphore(value) if named else Slots(value)
 
     def kill(self) -> None:
         """End by force what runs."""

@@ -16,7 +16,7 @@ __all__ = ["processes"]
 
 def processes(num_workers: int) -> ProcessPoolExecutor:
     """Return an executor of processes; shut it down when done."""
-    return ProcessPoolExecutor(num_workers, mp_context=WorkerContext(), initializer=_start)
+    return ProcessPoolExecutor(num_workers, mp_context=WorkerContext(num_workers), initializer=_start)
 
 
 def _start() -> None:

@@ -17,6 +17,7 @@ import pytest
 
 import aioload
 from aioload._workers.context import WorkerContext
+from aioload._workers.locks import OneProcessLock
 
 # What these tests ask of a worker is Python's own `eval`, which it finds without any module of ours.
 SCRIPT = """
@@ -201,3 +202,13 @@ def test_workers_use_the_programs_own_aioload(tmp_path: Path) -> None:
     )
 
     assert (ended.stdout, ended.stderr) == ("2\n", "")
+
+
+def test_several_workers_of_one_executor_share_their_locks() -> None:
+    """A queue that several processes read from has a lock that is the same in all of them."""
+    with ProcessPoolExecutor(3, WorkerContext(3)) as pool:
+        answers = list(pool.map(len, ["x" * number for number in range(600)]))
+
+    assert answers == list(range(600))
+    assert not isinstance(WorkerContext(3).Lock(), OneProcessLock)
+    assert isinstance(WorkerContext().Lock(), OneProcessLock)
