@@ -68,14 +68,14 @@ def run(script: str, *arguments: object, folder: Path, way: str = "file") -> End
 class Running:
     """A script that runs, with its processes in a group of their own."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
         self.pid = process.pid
 
     def line(self) -> str:
-        """Return the next line that it prints."""
+        """Return the next line that it prints, and take nothing behind it: `end` returns the rest."""
         assert self._process.stdout is not None
-        return self._process.stdout.readline().strip()
+        return self._process.stdout.readline().decode().strip()
 
     def interrupt(self) -> None:
         """Press Ctrl-C: a terminal tells every process of the group."""
@@ -100,14 +100,14 @@ class Running:
     def say(self) -> None:
         """Send it a line, for which it may wait."""
         assert self._process.stdin is not None
-        self._process.stdin.write("go on\n")
+        self._process.stdin.write(b"go on\n")
         self._process.stdin.flush()
 
     def end(self) -> Ended:
         """Wait for its end; `after_last_line` is how long that took from now."""
         began = time.perf_counter()
         out, err = self._process.communicate(timeout=50)
-        return Ended(self._process.returncode, out, err, time.perf_counter() - began)
+        return Ended(self._process.returncode, out.decode(), err.decode(), time.perf_counter() - began)
 
 
 @contextlib.contextmanager
@@ -126,7 +126,7 @@ def running(script: str, *arguments: object, folder: Path) -> Iterator[Running]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
+        bufsize=0,  # a buffer here would keep what stands behind a line from `end`
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         start_new_session=True,
