@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-__all__ = ["cpus", "memory_left"]
+__all__ = ["cpus", "memory_left", "memory_limit", "unescaped"]
 
 _PROCESS = Path("/proc/self")
 _NO_LIMIT = 1 << 60  # the old hierarchy says "no limit" with a huge number
@@ -31,6 +31,17 @@ def memory_left(process: Path = _PROCESS) -> int | None:
         bounds = [limit for limit in limits if limit is not None and limit < _NO_LIMIT]
         left += [max(bound - used + _reclaimable(group), 0) for bound in bounds]
     return min(left, default=None)
+
+
+def memory_limit(process: Path = _PROCESS) -> int | None:
+    """Return the bytes that the groups may have in all, page cache included; None where nothing bounds them.
+
+    Args:
+        process: where the kernel tells about the process.
+    """
+    names = ("memory.max", "memory.high", "memory.limit_in_bytes")
+    limits = [_number(group / name) for group in _groups(process, "memory") for name in names]
+    return min((limit for limit in limits if limit is not None and limit < _NO_LIMIT), default=None)
 
 
 def cpus(process: Path = _PROCESS) -> float | None:
@@ -97,10 +108,10 @@ def _mounts(mountinfo: str) -> Iterator[_Mount]:
         if len(fields) < 5 or len(kind) < 3 or kind[0] not in ("cgroup", "cgroup2"):
             continue
         controllers = frozenset(kind[2].split(",")) - {"rw", "ro"} if kind[0] == "cgroup" else frozenset()
-        yield _Mount(Path(_unescaped(fields[4])), _unescaped(fields[3]), controllers)
+        yield _Mount(Path(unescaped(fields[4])), unescaped(fields[3]), controllers)
 
 
-def _unescaped(name: str) -> str:
+def unescaped(name: str) -> str:
     """Return a path as it is: the kernel writes blanks in it as octal numbers."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), name)
 

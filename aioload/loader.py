@@ -84,7 +84,9 @@ class Loader:
         prefetch: batches ready ahead of the consumer; "auto" follows workers and batch size.
         memory_limit: bytes that raw records and batches on their way may take, as a number or a text such as
             "2GiB"; "auto" is 2 GiB or, if that is less, this rank's share of a quarter of what is available.
-        reads: how local files are read: "file" reads them into shared memory, and so does "auto".
+        reads: how local files are read: "file" reads them into shared memory; with "mmap" the workers map
+            them, and nothing is copied before it is decoded. "auto" maps files on a disk of this machine that
+            take no more than a quarter of its memory. Without workers files are read in any case.
         rank: of this process; by default what torch.distributed says, else `RANK`, else 0.
         world_size: ranks in all; by default what torch.distributed says, else `WORLD_SIZE`, else 1.
         on_error: what becomes of a sample that cannot be made: "raise"; `aioload.Skip(limit)` leaves it out,
@@ -117,7 +119,7 @@ class Loader:
         num_workers: int | Literal["auto"] = "auto",
         prefetch: int | Literal["auto"] = "auto",
         memory_limit: int | str = "auto",
-        reads: Literal["auto", "file"] = "auto",
+        reads: Literal["auto", "file", "mmap"] = "auto",
         rank: int | None = None,
         world_size: int | None = None,
         on_error: OnError = "raise",
@@ -140,8 +142,9 @@ class Loader:
         self._transform = transform
         self._collate = collate
         self._seed_globals = seed_globals
-        if reads not in ("auto", "file"):
-            raise ConfigError(f'reads must be "auto" or "file", got {reads!r}')
+        if reads not in ("auto", "file", "mmap"):
+            raise ConfigError(f'reads must be "auto", "file" or "mmap", got {reads!r}')
+        self._reads = reads
         if memory_limit != "auto":
             parse_bytes(memory_limit, name="memory_limit")
         check_functions(transform, collate, self._decode, travel=self.num_workers > 0)
@@ -341,6 +344,8 @@ class Loader:
             sources=table.shard_sources,
             labels=labels,
             record_bytes=table.data_bytes / max(sum(table.lines), 1),
+            data_bytes=table.data_bytes,
+            reads=self._reads,
             recipe=self._recipe(),
             workers=self._pool_options,
             decide=self._remains.decide,

@@ -12,7 +12,18 @@ from typing import SupportsIndex
 from . import cgroup
 from .errors import ConfigError
 
-__all__ = ["available_memory", "local_world_size", "parse_bytes", "usable_cpus"]
+__all__ = [
+    "available_memory",
+    "is_local",
+    "local_world_size",
+    "parse_bytes",
+    "total_memory",
+    "usable_cpus",
+]
+
+_LOCAL_FILESYSTEMS = frozenset(
+    {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"}
+)
 
 _PREFIXES = ("", "k", "m", "g", "t")
 _UNITS = {name: 1000**power for power, name in enumerate(_PREFIXES)} | {
@@ -55,6 +66,33 @@ def available_memory() -> int:
     left = cgroup.memory_left()
     free = _meminfo_available()
     return free if left is None else min(free, left)
+
+
+def total_memory() -> int:
+    """Return the bytes of memory that this process and its page cache may take: the machine's, or a limit."""
+    limit, total = cgroup.memory_limit(), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return total if limit is None else min(total, limit)
+
+
+def is_local(path: str, mounts: Path = Path("/proc/self/mountinfo")) -> bool:
+    """Tell whether a file lies on a disk of this machine, as far as can be known.
+
+    Args:
+        path: of the file.
+        mounts: where the kernel tells what is mounted.
+    """
+    real = Path(os.path.realpath(path))
+    kind, deepest = "", 0
+    try:
+        lines = mounts.read_text(errors="replace").splitlines()
+    except OSError:
+        return False
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        place = Path(cgroup.unescaped(before.split()[4]))
+        if real.is_relative_to(place) and len(place.parts) >= deepest:  # the last mount covers the others
+            kind, deepest = after.split()[0], len(place.parts)
+    return kind in _LOCAL_FILESYSTEMS
 
 
 def _meminfo_available() -> int:

@@ -58,6 +58,8 @@ class LoaderStats:
     """Most bytes of it in use at once."""
     window_bytes: int = 0
     """Of it, what the block shuffle has for pieces that are read whole; 0 if records are read one by one."""
+    mapped: bool = False
+    """Whether workers map the shards, so that records are not read into shared memory first."""
     num_workers: int = 0
     """Worker processes; 0 when samples are made in the user's thread."""
 

@@ -11,7 +11,8 @@ A batch over which a worker died, or that lacks samples and may lack them, is le
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import signal
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +20,14 @@ import anyio
 import numpy as np
 from numpy.typing import NDArray
 
+from .._workers.files import Unmapped
 from .._workers.layout import align, descriptor, texts
 from .._workers.pool import WorkerDied
 from .._workers.space import Span
 from .._workers.task import TABLE, Answer, Collate, Decode, Failure, Job, Outcome
 from ..errors import AioloadError, SampleError, ShardError, WorkerError
 from .careful import Careful, Piece, Suspects
-from .deliver import Made
+from .deliver import Among, Made
 from .parts import Part
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from .._workers.pool import Runner
     from ..policy import Skips
     from ..stats import Counters
+    from .mapped import Mapped
     from .memory import Lease, Memory
     from .plan import Run
     from .sizes import Sizes
@@ -43,6 +46,7 @@ Put = Callable[[int, "Made | AioloadError"], None]
 Decide = Callable[[AioloadError], Any]
 
 _COLLATE_TRIES = 3
+_JOINED_BYTES = 1 << 20  # of batches that share a stretch of memory
 _DIED = Outcome()  # stands where there is none, as the worker died
 
 
@@ -55,9 +59,11 @@ class Decoder:
         sizes: what is known about them.
         shards: names of the shards, for errors.
         stacks: whether the default collate stacks batches, so that rows can have their place beforehand.
+        plain: whether no code of the user's runs, which might fail.
         counters: told of the workers' time.
         suspects: records at which workers died.
         decide: what becomes of a record that fails (see `Careful`); None: its error takes the batch's place.
+        mapped: shards that workers map; None if all records are in the arena.
     """
 
     def __init__(
@@ -68,21 +74,31 @@ class Decoder:
         shards: Sequence[str],
         *,
         stacks: bool,
+        plain: bool,
         counters: Counters,
         suspects: Suspects,
         decide: Decide | None,
+        mapped: Mapped | None = None,
     ) -> None:
         self._runner = runner
         self._memory = memory
         self._sizes = sizes
         self._shards = shards
         self._stacks = stacks
+        self._plain = plain
         self._counters = counters
         self._suspects = suspects
         self._decide = decide
+        self._mapped = mapped
 
     async def make(
-        self, run: Run, leases: list[Lease], table: int, failed: dict[int, AioloadError], put: Put
+        self,
+        run: Run,
+        leases: list[Lease],
+        table: int,
+        failed: dict[int, AioloadError],
+        put: Put,
+        steps: Container[int],
     ) -> None:
         """Make the batches of a run and put each, or its error, when it is there.
 
@@ -91,10 +107,14 @@ class Decoder:
             leases: where its records lie, and its table.
             table: where in the arena the run's `TABLE` begins.
             failed: what could not be read, by row of the run's table.
-            put: called once for each of the run's steps.
+            put: called once for each of these steps.
+            steps: of the run, those to be made.
+
+        Raises:
+            Unmapped: records cannot be had from mapped files; some steps may have been put before.
         """
         walk = Walk(self, run, leases, table, put)
-        whole = await walk.settle_failed(failed)
+        whole = await walk.settle_failed(failed, steps)
         if not whole:
             return
         count = 1 if len(run.rows) > 1 else self._sizes.parts(run.rows[0])
@@ -116,9 +136,11 @@ class Walk:
         self._sizes = decoder._sizes
         self._shards = decoder._shards
         self._stacks = decoder._stacks
+        self._plain = decoder._plain
         self._counters = decoder._counters
         self.suspects = decoder._suspects
         self._decide = decoder._decide
+        self._mapped = decoder._mapped
         self._run = run
         self._leases = leases
         self._table = table
@@ -136,12 +158,16 @@ class Walk:
             table = Span(start, start + TABLE.itemsize * (stop - first))
             yield Part(step, first, stop - first, rows, table, raw_bytes)
 
-    async def settle_failed(self, failed: dict[int, AioloadError]) -> list[int]:
-        """Deal with steps that lack records; return the others."""
+    async def settle_failed(self, failed: dict[int, AioloadError], steps: Container[int]) -> list[int]:
+        """Deal with those of the steps that lack records; return the others."""
+        if not failed:
+            return [step for step in self._run.steps if step in steps]
         first, whole = 0, []
         for step, rows in zip(self._run.steps, self._run.rows, strict=True):
             missing = {row - first: failed[row] for row in range(first, first + rows) if row in failed}
             first += rows
+            if step not in steps:
+                continue
             if not missing:
                 whole.append(step)
             elif self._decide is None:
@@ -172,6 +198,8 @@ class Walk:
         layout = self._sizes.layout
         if layout is None:
             await self._make_packed(parts)
+            return
+        if await self._make_joined(parts, layout):
             return
 
         troubled: list[Part] = []
@@ -207,6 +235,39 @@ class Walk:
             await self._make_packed([part])
         for part in troubled:
             await self._make_careful(part)
+
+    async def _make_joined(self, parts: list[Part], layout: Layout) -> bool:
+        """Make batches of small records at once, as if they were one; tell whether that went well.
+
+        They lie in one stretch of memory, which goes back with the last of them, so it must be small.
+        """
+        rows = sum(part.rows for part in parts)
+        size = layout.starts(rows)[-1]
+        if not self._plain or len(parts) == 1 or size > _JOINED_BYTES:
+            return False
+        table = Span(parts[0].table.start, parts[-1].table.stop)
+        whole = Part(parts[0].step, 0, rows, rows, table, sum(part.raw_bytes for part in parts))
+        with contextlib.ExitStack() as stack:
+            batch = await self.lease(stack, size)
+            place = await self.lease(stack, self._text_room(layout, whole, 1))
+            job = Decode(table, (whole.segment(place.span, layout, batch.span),))
+            try:
+                outcome = (await self._do(job, [batch, place])).outcomes[0]
+            except WorkerDied:
+                return False
+            if outcome.failure is not None or outcome.misfit or outcome.need:
+                if outcome.need:
+                    self._note_misfit(whole, outcome)
+                return False
+            lists = self._texts(whole, place, outcome)
+            first = 0
+            for part in parts:
+                texts = tuple(column[first : first + part.rows] for column in lists)
+                among = Among(first, rows)
+                made = Made(part.step, part.rows, batch.keep(), size, None, layout, texts, among=among)
+                self._put(part.step, made)
+                first += part.rows
+        return True
 
     async def _make_packed(self, parts: list[Part]) -> None:
         """Make whole batches that describe themselves; those that had too little room come last."""
@@ -459,11 +520,22 @@ class Walk:
         try:
             answer = await self._runner.run(job, self._run.order, done)
         except WorkerDied as died:
+            if self._is_mapped and died.exit_code == -signal.SIGBUS:  # the file was cut under its mapping
+                raise Unmapped from died
             if isinstance(job, Decode) and not job.collect and died.row is not None:
                 self._suspect(job, died.row)
             raise
+        if self._mapped is not None:
+            self._mapped.note(answer.faults)
+            if any(map(_is_unmapped, answer.outcomes)):
+                raise Unmapped
         self._count(job, answer)
         return answer
+
+    @property
+    def _is_mapped(self) -> bool:
+        """Whether the run's records lie in mapped files."""
+        return self._mapped is not None and bool(self._run.table["mapped"][:1].any())
 
     def _suspect(self, job: Decode, row: int) -> None:
         """Note the record of a job at which a worker died."""
@@ -560,6 +632,12 @@ def _killed(message: str, died: WorkerDied, **facts: Any) -> WorkerError:
     if died.stack is not None:
         error.add_note(f"it was at:\n{died.stack or 'its stack could not be had'}")
     return error
+
+
+def _is_unmapped(outcome: Outcome) -> bool:
+    """Tell whether records could not be had from a mapped file."""
+    failures = (outcome.failure, *outcome.failures)
+    return any(failure is not None and failure.kind == Unmapped.__name__ for failure in failures)
 
 
 def _neighbours(steps: Sequence[int]) -> Iterator[list[int]]:

@@ -23,10 +23,18 @@ if TYPE_CHECKING:
     from ..policy import Skips
     from .memory import Lease, Memory
 
-__all__ = ["Delivery", "Made", "Output", "deliver", "to_numpy", "to_torch", "without_rows"]
+__all__ = ["Among", "Delivery", "Made", "Output", "deliver", "to_numpy", "to_torch", "without_rows"]
 
 Output = Callable[[NDArray[Any]], Any]
 """What becomes of an array over the arena."""
+
+
+@dataclass(frozen=True, slots=True)
+class Among:
+    """The rows of several batches that lie together, and where in them a batch begins."""
+
+    first: int
+    rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +49,7 @@ class Made:
     layout: Layout | None  # one of rows
     texts: tuple[list[Any], ...]  # with a layout: the text columns, whole
     skipped: Skips = field(default_factory=list)
+    among: Among | None = None  # with a layout of arrays: not alone in its memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +99,8 @@ def deliver(made: Made, memory: Memory, output: Output, on_copy: Callable[[], No
     else:
         memory.finish(made.lease)
         place = memory.arena.borrow(start, start + made.size, made.lease.release_soon)
-    return Delivery(_build(made, place, output), made.rows, made.size, lease, made.skipped)
+    size = made.size if made.among is None else made.size * made.rows // made.among.rows
+    return Delivery(_build(made, place, output), made.rows, size, lease, made.skipped)
 
 
 def without_rows(batch: Any, rows: int) -> Any:
@@ -128,10 +138,10 @@ def _no_rows(leaf: Any) -> Any:
 def _build(made: Made, place: NDArray[np.uint8], output: Output) -> Any:
     """Return the batch over its bytes."""
     if made.layout is not None:
-        texts = iter(made.texts)
+        texts, among = iter(made.texts), made.among
         leaves = [
-            next(texts) if leaf.kind in ("text", "bytes") else _leaf(place, leaf, output)
-            for leaf in made.layout.leaves(made.rows)
+            next(texts) if leaf.kind in ("text", "bytes") else _leaf(place, leaf, output, made)
+            for leaf in made.layout.leaves(made.rows if among is None else among.rows)
         ]
         return batch_tree(made.layout, leaves)
 
@@ -149,8 +159,11 @@ def _build(made: Made, place: NDArray[np.uint8], output: Output) -> Any:
     return tree_of(made.tree, leaves)
 
 
-def _leaf(place: NDArray[np.uint8], leaf: Leaf, output: Output) -> Any:
-    return _finish(view(place, leaf, tensors=False), leaf, output)
+def _leaf(place: NDArray[np.uint8], leaf: Leaf, output: Output, made: Made) -> Any:
+    value = view(place, leaf, tensors=False)
+    if made.among is not None:
+        value = value[made.among.first : made.among.first + made.rows]
+    return _finish(value, leaf, output)
 
 
 def _finish(value: Any, leaf: Leaf, output: Output) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -17,6 +17,7 @@ from ..storage.threads import DaemonExecutor
 from .careful import Suspects
 from .deliver import Output
 from .fetch import Reader
+from .mapped import Mapped, choose
 from .memory import Memory
 from .sizes import Sizes
 
@@ -44,6 +45,8 @@ class Settings:
     sources: Sequence[int]  # the set of each shard
     labels: Sequence[str]  # what errors call each shard
     record_bytes: float  # mean size of a record
+    data_bytes: int  # of all records
+    reads: str  # "auto", "file" or "mmap"
     recipe: Recipe
     workers: PoolOptions
     decide: Callable[[AioloadError], Any] | None  # what becomes of a record that fails; see `careful`
@@ -62,10 +65,16 @@ class House:
         counters: told of everything.
         memory: the arena's.
         storages: one for each set.
+        mapped: shards that workers map; None if all are read.
     """
 
     def __init__(
-        self, settings: Settings, counters: Counters, memory: Memory, storages: list[Storage]
+        self,
+        settings: Settings,
+        counters: Counters,
+        memory: Memory,
+        storages: list[Storage],
+        mapped: Mapped | None,
     ) -> None:
         self.settings = settings
         self.counters = counters
@@ -73,10 +82,12 @@ class House:
         self.labels = settings.labels
         self.sizes = Sizes(settings.workers.num_workers, settings.record_bytes, memory.limit // 16)
         limiter = anyio.CapacityLimiter(_READS_IN_FLIGHT)
+        self.mapped = mapped
         self.reader = Reader(storages, settings.shards, settings.sources, limiter, MAX_READ_BYTES, counters)
         self.suspects = Suspects()
         self.pool: WorkerPool | None = None
         self._active: dict[Order, Callable[[], bool]] = {}
+        memory.follow(self._head)
 
     @classmethod
     async def open(
@@ -84,15 +95,25 @@ class House:
     ) -> House:
         """Open all parts; the stack closes them in reverse."""
         arena = stack.enter_context(Arena(settings.memory_limit))
+        storages = settings.open_storages()
+        stack.push_async_callback(_close, storages)
+        mapped = choose(
+            settings.reads,
+            storages,
+            settings.shards,
+            settings.sources,
+            data_bytes=settings.data_bytes,
+            num_workers=settings.workers.num_workers,
+        )
+        window = settings.window_bytes if mapped is None else 0
         counters.set(
             memory_limit=settings.memory_limit,
             num_workers=settings.workers.num_workers,
-            window_bytes=settings.window_bytes,
+            window_bytes=window,
+            mapped=mapped is not None,
         )
-        storages = settings.open_storages()
-        stack.push_async_callback(_close, storages)
-        memory = Memory(arena, settings.on_kept, settings.window_bytes)
-        house = cls(settings, counters, memory, storages)
+        memory = Memory(arena, settings.on_kept, window)
+        house = cls(settings, counters, memory, storages, mapped)
         if settings.workers.num_workers:
             house.pool = house._open_pool(stack)
             stack.push_async_callback(house.end_workers)
@@ -113,19 +134,20 @@ class House:
             is_due: tells whether the user has taken all that comes before it.
         """
         self._active[order] = is_due
-        self.move_head()
+        self.memory.look_again()
 
     def leave(self, order: Order) -> None:
         """Note that a run is done."""
         del self._active[order]
-        self.move_head()
+        self.memory.look_again()
         self.counters.set(memory_peak=self.memory.peak)
 
-    def move_head(self) -> None:
-        """Tell the memory what the user needs next: the first run under way, if all before it was taken."""
-        if self._active:
-            number, first = min(self._active)
-            self.memory.move_head((number, first if self._active[number, first]() else first - 1))
+    def _head(self) -> Order | None:
+        """Return what the user needs next: the first run under way, if all before it was taken."""
+        if not self._active:
+            return None
+        number, first = min(self._active)
+        return number, first if self._active[number, first]() else first - 1
 
     def _open_pool(self, stack: contextlib.AsyncExitStack) -> WorkerPool:
         options = self.settings.workers
@@ -133,7 +155,8 @@ class House:
         threads = DaemonExecutor(6 * options.num_workers + 2, name="aioload-start")
         stack.callback(threads.shutdown, wait=False)
         marks = [self.memory.reserve(MARK.itemsize) for _ in range(options.num_workers)]
-        recipe = cloudpickle.dumps(self.settings.recipe)
+        paths = () if self.mapped is None else self.mapped.paths
+        recipe = cloudpickle.dumps(replace(self.settings.recipe, paths=paths))
         handle = ArenaHandle(self.memory.arena)
         return WorkerPool(options, handle, marks, recipe, threads, lambda: self.counters.add(restarts=1))
 

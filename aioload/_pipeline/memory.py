@@ -123,7 +123,9 @@ class Memory:
         self._reserved = 0  # bytes set aside for good
         self._held = 0  # bytes in the shared zone that the user keeps
         self._waiting: list[_Waiter] = []
+        self._taken: deque[Lease] = deque()
         self._returned: deque[Lease] = deque()
+        self._look: Callable[[], Order | None] = lambda: None
         self._numbers = itertools.count()
         self._loop = asyncio.get_running_loop()
         self.peak = 0
@@ -136,6 +138,7 @@ class Memory:
     @property
     def crowded(self) -> bool:
         """Whether batches that the user keeps hold so much that the next ones must be copied."""
+        self._collect()
         if self._held <= (self.limit - self._shared) * _SHARED_FOR_KEPT:
             return False
         self._on_short()
@@ -159,18 +162,26 @@ class Memory:
             _subtract(self._needs, lease.order, len(lease))
             lease.needed = False
 
-    def hold(self, lease: Lease) -> None:
-        """Count a lease as the user's from now until it is given back."""
-        self._collect()
-        if lease.freed:
-            return  # the user was faster
-        self.finish(lease)
-        self._held += len(lease)
-        lease.held = True
+    @property
+    def short(self) -> bool:
+        """Whether anybody waits for memory; from any thread."""
+        return bool(self._waiting)
+
+    def hold_later(self, lease: Lease) -> None:
+        """Count a lease as the user's until it is given back; from any thread."""
+        self._taken.append(lease)
+
+    def follow(self, look: Callable[[], Order | None]) -> None:
+        """Ask from now on, whenever it matters, which run is needed next."""
+        self._look = look
 
     def move_head(self, order: Order) -> None:
-        """Say which run is needed next."""
+        """Say which run is needed next, where nobody can be asked."""
         self._head = order
+        self._serve()
+
+    def look_again(self) -> None:
+        """Serve those who wait, now that the user may have gone on."""
         self._serve()
 
     async def lease(self, size: int, order: Order) -> Lease:
@@ -202,7 +213,7 @@ class Memory:
         """Return a lease if there is room for it now."""
         self._collect()
         span, private = self._space.lease(size, within=(self._shared, self.limit)), False
-        if span is None and order <= self._head:
+        if span is None and order <= self._find_head():
             span, private = self._space.lease(size, within=(0, self._border)), True
         if span is None:
             return None
@@ -245,6 +256,13 @@ class Memory:
         self._serve()
 
     def _collect(self) -> None:
+        """Note what other threads have done with leases since."""
+        while self._taken:  # before what was returned: a lease is taken before it goes back
+            lease = self._taken.popleft()
+            if not lease.freed and not lease.held:  # batches may share one
+                self.finish(lease)
+                self._held += len(lease)
+                lease.held = True
         while self._returned:
             lease = self._returned.popleft()
             if lease.drop():
@@ -278,7 +296,12 @@ class Memory:
         """Tell whether the run needs more than it may, or its own leases lie in its way."""
         if self._needs.get(waiter.order, 0) + waiter.size > self._most:
             return True
-        return waiter.order <= self._head and all(order >= waiter.order for order in self._private)
+        return waiter.order <= self._find_head() and all(order >= waiter.order for order in self._private)
+
+    def _find_head(self) -> Order:
+        """Return the run that is needed next."""
+        self._head = self._look() or self._head
+        return self._head
 
     def _too_small(self, size: int, order: Order) -> ConfigError:
         enough = enough_for(self._needs.get(order, 0) + size)

@@ -9,13 +9,15 @@ comes bare, at its own step.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
 import numpy as np
 
+from .._workers.files import Unmapped
 from .._workers.layout import align
 from .._workers.task import TABLE
 from ..errors import AioloadError, ConfigError
@@ -30,8 +32,11 @@ from .window import Window
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
+    from numpy.typing import NDArray
 
     from .._workers.pool import Runner
+    from .decode import Put
+    from .fetch import Failures
     from .house import House
     from .memory import Lease
     from .plan import Plan, Read, Run
@@ -77,15 +82,21 @@ class Pass:
         self._before = before
         self._scope = anyio.CancelScope()
         self._room = anyio.Event()
+        self._wanted: tuple[int, int] | None = (
+            None  # the step that waits for room, and how far ahead it may be
+        )
+        recipe = house.settings.recipe
         self._decoder = Decoder(
             runner,
             house.memory,
             house.sizes,
             house.labels,
-            stacks=house.settings.recipe.collate is None,
+            stacks=recipe.collate is None,
+            plain=recipe.collate is None and not recipe.seeded,
             counters=house.counters,
             suspects=house.suspects,
             decide=house.settings.decide,
+            mapped=house.mapped,
         )
 
     def cancel(self) -> None:
@@ -96,6 +107,12 @@ class Pass:
         """Note that the user takes no more steps of the pass before."""
         self._before = None
         self.look_again()
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether the next run waits for the user to come near, and the user has; from any thread."""
+        wanted = self._wanted
+        return wanted is not None and self._ahead(wanted[0]) <= wanted[1]
 
     def look_again(self) -> None:
         """Note that the user has taken a step, so that there may be room for the next run."""
@@ -127,32 +144,48 @@ class Pass:
         while step < self.handover.stop:
             stop = min(step + self._steps_per_run(), self.handover.stop)
             await self._until_near(stop)
-            run = plan_run(self.plan, step, stop, order=(self._number, number))
+            mapped = self._house.mapped
+            pieces = mapped is None or mapped.cold
+            run = plan_run(self.plan, step, stop, order=(self._number, number), with_pieces=pieces)
             self._house.enter(run.order, partial(self._is_due, step))
-            chunks: list[Chunk] = []
             try:
-                chunks, rows = window.admit(run)
-                reads, raw_bytes = merge(
-                    run, rows, max_gap_bytes=_MAX_GAP_BYTES, max_read_bytes=MAX_READ_BYTES
-                )
-                raw = await self._house.memory.lease(align(raw_bytes) + run.table.nbytes, run.order)
+                brought = await self._admit(run, window)
             except BaseException as error:
-                for chunk in chunks:
-                    chunk.lease.release()
                 self._house.leave(run.order)
                 if not isinstance(error, AioloadError):
                     raise
                 self.handover.put(step, self._told(error, step))
                 return
-            run.table["start"][rows] += np.uint64(raw.span.start)
-            run.table["stop"][rows] += np.uint64(raw.span.start)
+            if mapped is not None and mapped.cold:
+                group.start_soon(mapped.advise, run)
             self._house.counters.add(record_bytes=int(run.sizes.sum()))
-            group.start_soon(self._walk, run, raw, raw.span.start + align(raw_bytes), reads, chunks)
+            group.start_soon(self._walk, run, brought)
             step, number = stop, number + 1
 
-    async def _walk(
-        self, run: Run, raw: Lease, table: int, reads: tuple[Read, ...], chunks: list[Chunk]
-    ) -> None:
+    async def _admit(self, run: Run, window: Window) -> _Brought:
+        """Take memory for a run, and let reads of its pieces begin."""
+        mapped = self._house.mapped
+        if mapped is not None and mapped.serves(run):
+            run.table["mapped"] = 1
+            run.table["start"], run.table["stop"] = run.offsets, run.offsets + run.sizes
+            return _Brought(await self._house.memory.lease(run.table.nbytes, run.order), 0, (), ())
+        chunks, rows = window.admit(run)
+        try:
+            return await self._place(run, rows, chunks)
+        except BaseException:
+            for chunk in chunks:
+                chunk.lease.release()
+            raise
+
+    async def _place(self, run: Run, rows: NDArray[np.int64], chunks: Sequence[Chunk] = ()) -> _Brought:
+        """Take memory for these rows of a run, and write where they will lie into its table."""
+        reads, raw_bytes = merge(run, rows, max_gap_bytes=_MAX_GAP_BYTES, max_read_bytes=MAX_READ_BYTES)
+        raw = await self._house.memory.lease(align(raw_bytes) + run.table.nbytes, run.order)
+        run.table["start"][rows] += np.uint64(raw.span.start)
+        run.table["stop"][rows] += np.uint64(raw.span.start)
+        return _Brought(raw, align(raw_bytes), reads, chunks)
+
+    async def _walk(self, run: Run, brought: _Brought) -> None:
         """Take a run through the pipeline."""
         missing = set(run.steps)
 
@@ -162,20 +195,42 @@ class Pass:
             self.handover.put(step, self._told(item, step) if isinstance(item, AioloadError) else item)
 
         try:
-            memory = self._house.memory
-            failures = await Fetcher(run, self._house.reader, memory).fetch(reads, raw, chunks)
-            memory.arena.array[table : table + run.table.nbytes] = run.table.view(np.uint8)
-            leases = [raw, *(chunk.lease for chunk in chunks)]
-            await self._decoder.make(run, leases, table, failures, put)
+            try:
+                await self._make(run, brought, put, missing)
+            except Exception as error:
+                if not isinstance(first_of(error), Unmapped):
+                    raise
+                await self._make_read(run, put, missing)
         except Exception as error:
             failure = as_ours(error)
             for step in sorted(missing):
                 put(step, failure)
         finally:
+            self._house.leave(run.order)
+
+    async def _make(self, run: Run, brought: _Brought, put: Put, steps: set[int]) -> None:
+        """Make steps of a run of what was brought for it, which is let go at the end."""
+        memory, raw, chunks = self._house.memory, brought.raw, brought.chunks
+        try:
+            failures: Failures = {}
+            if brought.reads or chunks:
+                failures = await Fetcher(run, self._house.reader, memory).fetch(brought.reads, raw, chunks)
+            table = raw.span.start + brought.table
+            memory.arena.array[table : table + run.table.nbytes] = run.table.view(np.uint8)
+            leases = [raw, *(chunk.lease for chunk in chunks)]
+            await self._decoder.make(run, leases, table, failures, put, set(steps))
+        finally:
             raw.release()
             for chunk in chunks:
                 chunk.lease.release()
-            self._house.leave(run.order)
+
+    async def _make_read(self, run: Run, put: Put, steps: set[int]) -> None:
+        """Make steps of a run whose records could not be had from mapped files."""
+        if self._house.mapped is not None:
+            self._house.mapped.refuse(run)
+        run.table["mapped"] = 0
+        brought = await self._place(run, np.arange(len(run.table)))
+        await self._make(run, brought, put, steps)
 
     def _deliver(self, result: Made | AioloadError) -> Item:
         if isinstance(result, AioloadError):
@@ -212,8 +267,10 @@ class Pass:
         """Wait until the user has come so far that the next run is not too early."""
         while self._ahead(stop_step) > self._depth():
             self._room = anyio.Event()
-            if self._ahead(stop_step) > self._depth():
+            self._wanted = stop_step, self._depth()
+            if not self.may_go_on:
                 await self._room.wait()
+        self._wanted = None
 
     def _ahead(self, stop_step: int) -> int:
         """Return how many steps lie between the user and a step."""
@@ -235,10 +292,26 @@ class Pass:
         return max(2, 2 * workers, 2 * (workers + 1) * self._steps_per_run())
 
 
+@dataclass(frozen=True, slots=True)
+class _Brought:
+    """What was taken and begun for a run."""
+
+    raw: Lease  # of records that are read by themselves, and the table
+    table: int  # where in it
+    reads: Sequence[Read]
+    chunks: Sequence[Chunk]
+
+
+def first_of(error: BaseException) -> BaseException:
+    """Return the first reason of what a task group raised: it is the reason."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
 def as_ours(error: BaseException) -> AioloadError:
     """Return the error that the user meets for one that came up in here."""
-    while isinstance(error, BaseExceptionGroup):  # of a task group inside; the first reason is the reason
-        error = error.exceptions[0]
+    error = first_of(error)
     if isinstance(error, AioloadError):
         return error
     ours = AioloadError(

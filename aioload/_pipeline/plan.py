@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..part import Part
     from ..table import Table
 
-__all__ = ["Piece", "Plan", "Read", "Run", "merge", "plan_run"]
+__all__ = ["Piece", "Plan", "Read", "Run", "merge", "plan_run", "stretches"]
 
 _DENSE = 1.25  # a piece may be so much longer than its records, before it is better not read whole
 
@@ -92,7 +92,7 @@ class Plan:
         return self.part.steps
 
 
-def plan_run(plan: Plan, first_step: int, stop_step: int, *, order: Urgency) -> Run:
+def plan_run(plan: Plan, first_step: int, stop_step: int, *, order: Urgency, with_pieces: bool = True) -> Run:
     """Return the run of consecutive steps.
 
     Args:
@@ -100,6 +100,7 @@ def plan_run(plan: Plan, first_step: int, stop_step: int, *, order: Urgency) -> 
         first_step: where the run begins.
         stop_step: the step after its last.
         order: its urgency.
+        with_pieces: find the pieces that its records are in; otherwise each comes by itself.
     """
     part = plan.part
     positions = part.positions(first_step, stop_step)
@@ -113,7 +114,10 @@ def plan_run(plan: Plan, first_step: int, stop_step: int, *, order: Urgency) -> 
         table["sum"] = places.sums
 
     first_position, stop_position = part.position_after(first_step), part.position_after(stop_step)
-    pieces, piece = _pieces(plan, positions, first_position)
+    pieces: tuple[Piece, ...] = ()
+    piece = np.full(len(positions), -1, np.int64)
+    if with_pieces:
+        pieces, piece = _pieces(plan, positions, first_position)
     rows = tuple(part.rows(step) for step in range(first_step, stop_step))
     sizes = places.stop - places.start
     return Run(
@@ -169,7 +173,7 @@ def merge(
     stop = start + run.sizes[rows]
     reads: list[Read] = []
     place = 0
-    for members in _stretches(shard, start, stop, max_gap_bytes):
+    for members in stretches(shard, start, stop, max_gap_bytes):
         first, last = int(start[members].min()), int(stop[members].max())
         run.table["start"][rows[members]] = start[members] - first + place
         run.table["stop"][rows[members]] = stop[members] - first + place
@@ -186,10 +190,17 @@ def merge(
     return tuple(reads), place
 
 
-def _stretches(
+def stretches(
     shard: NDArray[np.int64], start: NDArray[np.int64], stop: NDArray[np.int64], max_gap: int
 ) -> list[NDArray[np.int64]]:
-    """Group rows that lie together in a shard, each group in the order of the file."""
+    """Group records that lie together in a shard, each group in the order of the file.
+
+    Args:
+        shard: of each record.
+        start: first byte of each.
+        stop: byte after the last.
+        max_gap: bytes that may lie between two of a group.
+    """
     by_place = np.lexsort((start, shard))
     shards, starts = shard[by_place], start[by_place]
     # records do not overlap, but padding may repeat one: then it has its own stop before it

@@ -74,18 +74,21 @@ class Turns:
             old.cancel()  # the user may have left it before its end
         if self._current is not None:
             self._current.come_first()
-            self._house.move_head()
+            self._house.memory.look_again()
             self._go_ahead(self._current)
 
     def taken(self, item: Item) -> None:
         """Note, from the user's thread, that a step was taken."""
-        with contextlib.suppress(RuntimeError):  # the loop has ended; what it held is gone with it
-            self._loop.call_soon_threadsafe(self._note_taken, item)
-
-    def _note_taken(self, item: Item) -> None:
+        memory, passes = self._house.memory, (self._current, self._ahead)
         if isinstance(item, Delivery) and item.lease is not None:
-            self._house.memory.hold(item.lease)
-        self._house.move_head()
+            memory.hold_later(item.lease)
+        # waking the loop costs more than all else that is done for a small batch
+        if memory.short or any(one is not None and one.may_go_on for one in passes):
+            with contextlib.suppress(RuntimeError):  # the loop has ended; what it held is gone with it
+                self._loop.call_soon_threadsafe(self._note_taken)
+
+    def _note_taken(self) -> None:
+        self._house.memory.look_again()
         for one in (self._current, self._ahead):
             if one is not None:
                 one.look_again()

@@ -33,11 +33,15 @@ __all__ = [
     "Column",
     "Layout",
     "Leaf",
+    "Members",
     "NoRoom",
+    "Piece",
     "RowWriter",
+    "Stretches",
     "Tree",
     "align",
     "batch_tree",
+    "copy_rows",
     "descriptor",
     "learn",
     "pack",
@@ -51,6 +55,12 @@ __all__ = [
 _PLAIN = frozenset({str, bytes, int, float, bool, type(None)})
 _SCALARS = {"int": "<i8", "float": "<f8", "bool": "|b1"}  # dtype of a column of Python numbers, by its rule
 _TEXTS = ("text", "bytes")
+_ROW_BY_ROW = 8192  # bytes from which copying values one by one costs less than gathering all of them
+
+Members = slice | NDArray[np.int64]
+"""Which rows: all of them, or these."""
+Piece = tuple[NDArray[np.uint8], Members]
+"""A stretch of memory, and the rows whose values lie there."""
 
 
 class NoRoom(Exception):
@@ -114,19 +124,37 @@ class Layout:
 
     def starts(self, rows: int) -> tuple[int, ...]:
         """Return where each column begins in a batch of `rows`; the last number is the size of the batch."""
-        place, starts = 0, []
-        for column in self.columns:
-            starts.append(place)
-            place = align(place + rows * column.row_bytes)
-        return (*starts, place)
+        return _starts(self.columns, rows)
 
     def leaves(self, rows: int) -> tuple[Leaf, ...]:
         """Return the leaves of a batch of `rows`; those of texts are empty."""
-        starts = self.starts(rows)[:-1]
-        return tuple(
-            Leaf(_kind(column), column.dtype, (rows, *column.shape), start, start + rows * column.row_bytes)
-            for column, start in zip(self.columns, starts, strict=True)
-        )
+        return _leaves(self.columns, rows)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stretches:
+    """Texts or bytes that lie in memory already, each somewhere else."""
+
+    pieces: list[Piece]
+    starts: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def write(self, place: NDArray[np.uint8]) -> None:
+        """Write them to a place, end to end."""
+        size = int(self.sizes[0]) if len(self) else 0
+        if (self.sizes == size).all():
+            copy_rows(self.pieces, self.starts, size, place.reshape(len(self), size))
+            return
+        found: list[Any] = [b""] * len(self)
+        for array, members in self.pieces:
+            memory, begin, stop = array.data, self.starts[members], (self.starts + self.sizes)[members]
+            rows = np.arange(len(self))[members].tolist()
+            for row, first, last in zip(rows, begin.tolist(), stop.tolist(), strict=True):
+                found[row] = memory[first:last]
+        place[:] = np.frombuffer(b"".join(found), np.uint8)
 
 
 class RowWriter:
@@ -139,19 +167,19 @@ class RowWriter:
     """
 
     def __init__(self, layout: Layout, place: NDArray[np.uint8], rows: int) -> None:
-        self._structure = _structure(layout.sample)
+        self.structure = _structure(layout.sample)
+        self.targets = [_target(place, leaf) for leaf in layout.leaves(rows)]
         self._columns = layout.columns
-        self._targets = [_target(place, leaf) for leaf in layout.leaves(rows)]
-        self.texts: list[list[Any]] = [[] for column in layout.columns if column.rule in _TEXTS]
+        self.texts: list[list[Any] | Stretches] = [[] for column in layout.columns if column.rule in _TEXTS]
 
     def write(self, row: int, sample: Any) -> bool:  # hot: once per record
         """Write one sample; return False, with the row undefined, if it does not fit."""
         leaves, structure = flatten(sample)
-        if structure != self._structure:
+        if structure != self.structure:
             return False
 
         text = 0
-        for column, target, value in zip(self._columns, self._targets, leaves, strict=True):
+        for column, target, value in zip(self._columns, self.targets, leaves, strict=True):
             rule = column.rule
             if rule == "array":
                 if not isinstance(value, (np.ndarray, np.generic)):
@@ -162,7 +190,9 @@ class RowWriter:
             elif leaf_rule(value) != rule:
                 return False
             elif rule in _TEXTS:
-                self.texts[text].append(value if rule == "text" else bytes(value))
+                known = self.texts[text]
+                assert isinstance(known, list)
+                known.append(value if rule == "text" else bytes(value))
                 text += 1
             elif rule == "tensor":
                 fits = tuple(value.shape) == column.shape and _torch_name(value) == column.dtype
@@ -176,10 +206,34 @@ class RowWriter:
                     return False
         return True
 
+    def take(self, column: int, values: Stretches) -> None:
+        """Note where all texts of a column lie."""
+        self.texts[sum(one.rule in _TEXTS for one in self._columns[:column])] = values
+
     def pack_texts(self, place: NDArray[np.uint8]) -> tuple[Leaf, ...]:
         """Write the collected texts to a place of their own and return their leaves."""
         kinds = [column.rule for column in self._columns if column.rule in _TEXTS]
         return _pack_texts(list(zip(kinds, self.texts, strict=True)), place)
+
+
+def copy_rows(pieces: list[Piece], starts: NDArray[np.int64], size: int, target: NDArray[np.uint8]) -> None:
+    """Copy the `size` bytes from each of these places on to a row of the target.
+
+    Args:
+        pieces: the memory that the places are in.
+        starts: the places, (rows,).
+        size: bytes of each.
+        target: (rows, size).
+    """
+    for array, members in pieces if size else ():
+        if size < _ROW_BY_ROW:
+            shape = (len(array) - size + 1, size)
+            every = np.lib.stride_tricks.as_strided(array, shape, (1, 1), writeable=False)
+            target[members] = every[starts[members]]
+            continue
+        rows = range(len(target)) if isinstance(members, slice) else members.tolist()
+        for row, start in zip(rows, starts[members].tolist(), strict=True):
+            target[row] = array[start : start + size]
 
 
 def align(place: int) -> int:
@@ -272,9 +326,15 @@ def view(place: NDArray[np.uint8], leaf: Leaf, *, tensors: bool = True) -> Any:
 
 def texts(place: NDArray[np.uint8], leaf: Leaf) -> list[Any]:
     """Return the texts or bytes of a leaf as a list of objects."""
+    # hot: the one step for each record that the parent does; guarded by benchmarks/tiny.py
     count = leaf.shape[0]
     head = leaf.start + 8 * count
-    ends = place[leaf.start : head].view(np.uint64).tolist()
+    table = place[leaf.start : head].view(np.uint64)
+    size = (leaf.stop - head) // count if count else 0
+    if leaf.kind == "bytes" and size and int(table[0]) == size and (np.diff(table) == size).all():
+        found: list[bytes] = place[head : leaf.stop].view(f"V{size}").tolist()  # all of one size
+        return found
+    ends = table.tolist()
     data = place[head : leaf.stop].tobytes()
     starts = [0, *ends][:-1]
     if leaf.kind == "bytes":
@@ -364,10 +424,20 @@ def _write(place: NDArray[np.uint8], start: int, data: list[Any]) -> None:
             native = item.dtype.newbyteorder("=")
             stop = start + item.size * native.itemsize
             place[start:stop].view(native).reshape(item.shape)[...] = item
+        elif isinstance(item, Stretches):
+            stop = start + int(item.sizes.sum())
+            item.write(place[start:stop])
         else:
             stop = start + len(item)
             place[start:stop] = np.frombuffer(item, np.uint8)
         start = stop
+
+
+def _measured(values: Stretches) -> tuple[NDArray[np.uint64], list[Any], int]:
+    """Return the table of ends, what is to be written, and the size of both."""
+    ends = np.cumsum(values.sizes, dtype=np.uint64)
+    size = int(ends[-1]) if len(values) else 0
+    return ends, [values], 8 * len(values) + size
 
 
 def _joined(kind: str, values: list[Any]) -> tuple[NDArray[np.uint64], list[bytes], int]:
@@ -379,12 +449,14 @@ def _joined(kind: str, values: list[Any]) -> tuple[NDArray[np.uint64], list[byte
     return ends, [b"".join(blobs)], 8 * len(blobs) + size
 
 
-def _pack_texts(columns: list[tuple[str, list[Any]]], place: NDArray[np.uint8]) -> tuple[Leaf, ...]:
+def _pack_texts(
+    columns: list[tuple[str, list[Any] | Stretches]], place: NDArray[np.uint8]
+) -> tuple[Leaf, ...]:
     leaves: list[Leaf] = []
     parts: list[list[Any]] = []
     start = 0
     for kind, values in columns:
-        head, blobs, size = _joined(kind, values)
+        head, blobs, size = _measured(values) if isinstance(values, Stretches) else _joined(kind, values)
         leaves.append(Leaf(kind, "", (len(values),), start, start + size))
         parts.append([head, *blobs])
         start = align(start + size)
@@ -393,6 +465,23 @@ def _pack_texts(columns: list[tuple[str, list[Any]]], place: NDArray[np.uint8]) 
     for leaf, data in zip(leaves, parts, strict=True):
         _write(place, leaf.start, data)
     return tuple(leaves)
+
+
+@lru_cache(maxsize=64)
+def _starts(columns: tuple[Column, ...], rows: int) -> tuple[int, ...]:
+    place, starts = 0, []
+    for column in columns:
+        starts.append(place)
+        place = align(place + rows * column.row_bytes)
+    return (*starts, place)
+
+
+@lru_cache(maxsize=64)
+def _leaves(columns: tuple[Column, ...], rows: int) -> tuple[Leaf, ...]:
+    return tuple(
+        Leaf(_kind(column), column.dtype, (rows, *column.shape), start, start + rows * column.row_bytes)
+        for column, start in zip(columns, _starts(columns, rows)[:-1], strict=True)
+    )
 
 
 def _column(values: tuple[Any, ...]) -> Column | None:

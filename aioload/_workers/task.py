@@ -13,6 +13,7 @@ from __future__ import annotations
 import inspect
 import os
 import random
+import resource
 import signal
 import sys
 import threading
@@ -31,6 +32,8 @@ from numpy.typing import NDArray
 from ..collate import apply, default
 from ..errors import AioloadError, ConfigError, ShardError
 from .arena import ArenaHandle
+from .bulk import LEAST_ROWS, Bulk
+from .files import Files, Unmapped
 from .layout import Layout, Leaf, NoRoom, RowWriter, learn, pack, unpack
 from .layout import descriptor as read_descriptor
 from .space import Span
@@ -65,9 +68,13 @@ TABLE = np.dtype(
         ("sum", "<u4"),
         ("epoch", "<u4"),
         ("source", "<u4"),
+        ("mapped", "<u4"),
     ]
 )
-"""One row a record: where its bytes lie in the arena, what they should be, what its randomness goes by."""
+"""One row a record: where its bytes lie, what they should be, and what its randomness goes by.
+
+They lie in the arena or, where `mapped` is 1, in the shard's file, which the worker maps.
+"""
 
 MARK = np.dtype([("row", "<i8"), ("began", "<f8")])
 """Which row of a job's table a worker is at (-1: between records), and since when (0: it has no job)."""
@@ -95,6 +102,7 @@ class Recipe:
     seed_globals: bool
     checked: tuple[bool, ...]  # by set: compare each record with its sum
     seeded: bool  # user code runs, so randomness is set for each record
+    paths: tuple[str, ...] = ()  # of all shards, where workers may map them
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +150,7 @@ Job = Decode | Collate
 class Failure:
     """What user code or the data did, as texts."""
 
-    kind: str  # of the classes of `aioload.errors`, the one that the user meets: SampleError or ShardError
+    kind: str  # the class that the user meets, SampleError or ShardError; or Unmapped, which nobody meets
     name: str  # of the class that was raised
     message: str
     trace: str
@@ -176,6 +184,7 @@ class Answer:
     transform_seconds: float = 0.0
     collate_seconds: float = 0.0
     pid: int = 0
+    faults: int = 0  # waits for the disk, where records lie in mapped files
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,23 +221,27 @@ class Worker:
         self._row = 0  # of the job's table, at which the segment begins
         self._array = array
         # read-only: a job may be done twice, so nothing may change the raw bytes
-        self._memory = array.data.toreadonly()
+        self._records = array.view()
+        self._records.flags.writeable = False
         self._recipe = recipe
         # nobody can write to what decoders gave
         self._lends = recipe.transform is None and recipe.collate is None
         self._wants_rng = recipe.transform is not None and wants_rng(recipe.transform)
         self._seeds = recipe.seeded and recipe.seed_globals
+        self._files = Files(recipe.paths)
+        self._bulk = Bulk(recipe, self._raw)
         self._decode_seconds = self._transform_seconds = self._collate_seconds = 0.0
 
     def run(self, job: Job) -> Answer:
         """Do a job. Never raises for the user's reasons."""
         self._decode_seconds = self._transform_seconds = self._collate_seconds = 0.0
         self._mark_none()
+        faults = _faults() if self._recipe.paths else 0
         outcomes = (self._collate(job),) if isinstance(job, Collate) else tuple(self._decode(job))
         self._mark_row[0] = -1
         self._mark_began[0] = 0.0
         seconds = (self._decode_seconds, self._transform_seconds, self._collate_seconds)
-        return Answer(outcomes, *seconds, os.getpid())
+        return Answer(outcomes, *seconds, os.getpid(), _faults() - faults if self._recipe.paths else 0)
 
     def _mark_none(self) -> None:
         """Note that what happens from now on is about no single record."""
@@ -266,6 +279,10 @@ class Worker:
         assert segment.layout is not None
         assert segment.batch is not None
         writer = RowWriter(segment.layout, self._place(segment.batch), segment.batch_rows)
+        if self._in_bulk(segment, rows, writer):
+            texts = writer.pack_texts(self._place(segment.place))
+            return Outcome(used=texts[-1].stop if texts else 0, texts=texts)
+        writer = RowWriter(segment.layout, self._place(segment.batch), segment.batch_rows)
         keys: list[str | int] = []
         for row, entry in enumerate(rows.tolist()):
             sample = self._guarded(row, entry, segment, keys)
@@ -273,6 +290,16 @@ class Worker:
                 return Outcome(misfit=True)
         texts = writer.pack_texts(self._place(segment.place))
         return Outcome(used=texts[-1].stop if texts else 0, texts=texts)
+
+    def _in_bulk(self, segment: Segment, rows: NDArray[Any], writer: RowWriter) -> bool:
+        """Write all records at once where nothing has to be done to them; tell whether that went well."""
+        if len(rows) < LEAST_ROWS or not self._bulk.possible:
+            return False
+        self._mark_none()
+        began = time.perf_counter()
+        written = self._bulk.write(rows, writer, segment.first)
+        self._decode_seconds += time.perf_counter() - began
+        return written
 
     def _collected(self, segment: Segment, rows: NDArray[Any]) -> Outcome:
         """Pack the samples that can be made, and tell of those that cannot."""
@@ -348,7 +375,7 @@ class Worker:
                 del keys[before:]
                 sample = self._sample(entry, keys)
         except self._caught as error:  # user code may raise anything, SystemExit among it
-            _, _, record, shard, *_ = entry
+            record, shard = entry[2:4]
             key = keys[-1] if len(keys) > before else None
             raise _Failed(_describe(error, segment.first + row, shard, record, key)) from error
         else:
@@ -356,14 +383,17 @@ class Worker:
 
     def _sample(self, entry: tuple[int, ...], keys: list[str | int]) -> Any:
         # hot: once per record
-        start, stop, record, _, expected, epoch, source = entry
+        start, stop, record, shard, expected, epoch, source, mapped = entry
         recipe = self._recipe
         began = time.perf_counter()
-        if recipe.checked[source] and google_crc32c.value(self._array[start:stop]) != expected:
+        raw = self._raw(shard, mapped)[start:stop]
+        if len(raw) < stop - start:
+            raise Unmapped
+        if recipe.checked[source] and google_crc32c.value(raw) != expected:
             raise ShardError(
                 "its bytes do not have the checksum of the index; repack the shard or run `aioload verify`"
             )
-        key, payloads = recipe.formats[source].split(self._memory[start:stop])
+        key, payloads = recipe.formats[source].split(raw.data)
         keys.append(record if key is None else key)
         if self._seeds:
             _seed_globals(recipe.seed, epoch, record, source)
@@ -393,6 +423,10 @@ class Worker:
             result = recipe.transform(sample)
         self._transform_seconds += time.perf_counter() - decoded
         return result
+
+    def _raw(self, shard: int, mapped: int | bool) -> NDArray[np.uint8]:
+        """Return the memory that a shard's records lie in; it cannot be written to."""
+        return self._files.array(shard) if mapped else self._records
 
     def _place(self, span: Span) -> NDArray[np.uint8]:
         return self._array[span.start : span.stop]
@@ -484,6 +518,11 @@ class _Process:
 _process = _Process()
 
 
+def _faults() -> int:
+    """Return how often this process has waited for the disk because of a page that was not in memory."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_majflt
+
+
 def _end_with_parent() -> None:
     """End this process when its parent has gone, however it went."""
     parent = parent_process()
@@ -507,7 +546,7 @@ def _describe(
     error: BaseException, row: int | None, shard: int | None, record: int | None, key: str | int | None
 ) -> Failure:
     """Return an error as texts."""
-    kind = "ShardError" if isinstance(error, ShardError) else "SampleError"
+    kind = next((cls.__name__ for cls in (ShardError, Unmapped) if isinstance(error, cls)), "SampleError")
     trace = _shortened("".join(traceback.format_exception(error)))
     known = error.facts if isinstance(error, AioloadError) else {}
     facts = {name: value for name, value in known.items() if _is_plain(value)}

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ..errors import SampleError
 
-__all__ = ["Float", "Int", "NDArray"]
+__all__ = ["Float", "Int", "NDArray", "NpyLayout", "npy_layout"]
 
 _MAGIC = b"\x93NUMPY"
 _MAX_HEADER_BYTES = 10_000  # numpy's own limit: longer literals can exhaust the parser's memory
@@ -75,8 +75,18 @@ class NDArray:
         return np.ndarray(layout.shape, layout.dtype, data, start, None, layout.order)
 
 
+def npy_layout(data: bytes | memoryview) -> NpyLayout | None:
+    """Return what the header of a .npy file says; None if the bytes are no whole file that may be read."""
+    try:
+        start = _data_start(data)
+        layout = _layout(bytes(data[:start]))
+    except SampleError:
+        return None
+    return layout if len(data) == start + layout.data_bytes else None
+
+
 @dataclass(frozen=True, slots=True)
-class _Layout:
+class NpyLayout:
     """What a .npy header says."""
 
     dtype: np.dtype[Any]
@@ -98,7 +108,7 @@ def _data_start(data: bytes | memoryview) -> int:
 
 
 @lru_cache(maxsize=1024)
-def _layout(header: bytes) -> _Layout:
+def _layout(header: bytes) -> NpyLayout:
     """Read magic, version and the dict that describes the array."""
     start = 10 if header[6] == 1 else 12
     try:
@@ -122,7 +132,7 @@ def _layout(header: bytes) -> _Layout:
         )
     if min(shape, default=0) < 0:
         raise SampleError(f"the header of this .npy array has the shape {shape}", category="broken")
-    return _Layout(dtype, shape, order, int(np.prod(shape, dtype=object)) * dtype.itemsize)
+    return NpyLayout(dtype, shape, order, int(np.prod(shape, dtype=object)) * dtype.itemsize)
 
 
 def _wrong_size(found: int, expected: int) -> SampleError:

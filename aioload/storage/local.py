@@ -18,7 +18,7 @@ import errno
 import logging
 import os
 import stat
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -105,6 +105,17 @@ class LocalStorage:
         if filled < len(view):
             size = start + filled if filled else min(start, await self.size(name))
             raise ends_early(name, size, start + len(view))
+
+    def path(self, name: str) -> str:
+        """Return where a file lies; no name is the folder."""
+        return str(self._root / name)
+
+    async def advise(self, name: str, places: Sequence[tuple[int, int]]) -> None:
+        """Tell the kernel that these bytes of a file will be wanted soon, where it can be told."""
+        self._check(name)
+        if hasattr(os, "posix_fadvise"):
+            with self._translating(name):
+                await asyncio.wrap_future(self._threads.submit(_advise, self.path(name), places))
 
     async def aclose(self) -> None:
         """Close all files and end the threads, waiting `grace` seconds for them; twice is free."""
@@ -205,3 +216,12 @@ class LocalStorage:
         except OSError as error:
             message = f"cannot read {self._root / name}: {error.strerror}; check the disk and the file's mode"
             raise StorageError(message, shard=name, errno=error.errno, cause=error.strerror) from error
+
+
+def _advise(path: str, places: Sequence[tuple[int, int]]) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        for start, stop in places:
+            os.posix_fadvise(fd, start, stop - start, os.POSIX_FADV_WILLNEED)
+    finally:
+        os.close(fd)

@@ -90,12 +90,13 @@ class Walked:
             self.sizes,
             ["shard-0"],
             stacks=self.recipe.collate is None,
+            plain=self.recipe.collate is None and not self.recipe.seeded,
             counters=self.counters,
             suspects=Suspects(),
             decide=None,
         )
         try:
-            await decoder.make(run, [raw], place, {}, self._put)
+            await decoder.make(run, [raw], place, {}, self._put, run.steps)
         finally:
             raw.release()
 

@@ -88,7 +88,7 @@ async def test_when_the_user_keeps_much_further_batches_are_copied() -> None:
     with Arena(LIMIT) as arena:
         memory, copies = Memory(arena, int), []
         kept = [await memory.lease(LIMIT // 8, (1, run)) for run in range(3)]
-        [memory.hold(lease) for lease in kept]
+        [memory.hold_later(lease) for lease in kept]
 
         delivery = deliver(await made(memory, [np.ones(2)]), memory, to_torch, lambda: copies.append(True))
 

@@ -133,6 +133,8 @@ def engine(
         sources=[0] * len(index.shards),
         labels=index.shards,
         record_bytes=float(index.positions[-1]) / max(len(index), 1),
+        data_bytes=int(index.positions[-1]),
+        reads="auto",
         recipe=recipe or make_recipe(FIELDS),
         workers=PoolOptions(num_workers),
         decide=None,

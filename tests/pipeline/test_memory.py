@@ -94,7 +94,7 @@ class MemoryMachine(RuleBasedStateMachine):
         self.leases.remove(lease)
         self.kept.append(lease)
         self.loop.call_soon(self.memory.finish, lease)
-        self.loop.call_soon(self.memory.hold, lease)
+        self.loop.call_soon(self.memory.hold_later, lease)
 
     @precondition(lambda self: self.kept)
     @rule()
@@ -376,7 +376,7 @@ async def test_kept_batches_make_it_crowded() -> None:
         batches = [await some.lease(BORDER // 4, (1, run)) for run in range(3)]
         crowded = []
         for batch in batches:
-            some.hold(batch)
+            some.hold_later(batch)
             crowded.append(some.crowded)
         batches.pop().release_soon()
         some.move_head((1, 9))
@@ -393,7 +393,7 @@ async def test_a_batch_given_back_before_it_was_noted_is_not_held() -> None:
         lease = await some.lease(BORDER // 2 + 64, (1, 0))
         lease.release_soon()
 
-        some.hold(lease)
+        some.hold_later(lease)
 
         assert not some.crowded
         assert some.used == 0
