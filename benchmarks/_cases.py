@@ -23,14 +23,26 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from _data import DEFAULT_FOLDER, Places
 from _measure import MIB, tree_cpu, watching
 
-__all__ = ["Contender", "Figures", "Loops", "Unavailable", "Workload", "main", "races", "run_case"]
+__all__ = [
+    "Contender",
+    "Loops",
+    "Run",
+    "Unavailable",
+    "Workload",
+    "main",
+    "parser",
+    "run_case",
+    "tabulate",
+    "take_turns",
+]
 
 MEMORY_SECONDS = 3.0
 
@@ -67,48 +79,19 @@ class Loops:
         self.end()
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """Who races over what."""
-
-    name: str
-    """In tables."""
-    places: Callable[[Path, float], Places]
-    """Makes the data, or finds it."""
-    touch: Callable[[Any], int]
-    """Looks at a batch and counts its samples."""
-    cases: dict[str, Callable[[Places, int], Contender]]
-    """Makers of contenders, by name: of the data and a number of workers."""
-
-
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """What one run of one contender gave."""
-
-    workload: str
-    case: str
-    workers: int
-    samples_per_second: float
-    first_batch_seconds: float
-    second_first_seconds: float
-    cpu_seconds_per_1000: float
-    memory_mib: float
-    shared_mib: float
-    epochs: int
-    samples: int
-
-
-def measure(workload: Workload, case: str, places: Places, workers: int, seconds: float) -> Figures:
-    """Run one contender in this process."""
-    touch, make = workload.touch, workload.cases[case]
+def throughput(
+    workload: Workload, make: Callable[[], Contender], places: Places, seconds: float
+) -> dict[str, Any]:
+    """Measure what stands at the head of this file."""
+    touch = workload.touch
     began = time.perf_counter()
-    contender = make(places, workers)
+    contender = make()
     batches = contender.epoch()
     samples = touch(next(batches))
     first = time.perf_counter() - began
     samples += sum(map(touch, batches))
-    if samples != places.records:
-        raise RuntimeError(f"{case} gave {samples} samples of {places.records}")
+    if not places.records <= samples <= places.records * 1.02:  # some fill up the last batches
+        raise RuntimeError(f"an epoch gave {samples} samples of {places.records}")
 
     samples, second_first, cpu = 0, 0.0, tree_cpu(os.getpid())
     began = now = time.perf_counter()
@@ -128,100 +111,144 @@ def measure(workload: Workload, case: str, places: Places, workers: int, seconds
             if time.perf_counter() > until:
                 break
     contender.close()
-    return Figures(
-        workload=workload.name,
-        case=case,
-        workers=workers,
-        samples_per_second=samples / (now - began),
-        first_batch_seconds=first,
-        second_first_seconds=second_first,
-        cpu_seconds_per_1000=cpu / samples * 1000,
-        memory_mib=watch.peak.total / MIB,
-        shared_mib=watch.shared / MIB,
-        epochs=epochs,
-        samples=samples,
-    )
+    return {
+        "samples_per_second": samples / (now - began),
+        "first_batch_seconds": first,
+        "second_first_seconds": second_first,
+        "cpu_seconds_per_1000": cpu / samples * 1000,
+        "memory_mib": watch.peak.total / MIB,
+        "shared_mib": watch.shared / MIB,
+        "epochs": epochs,
+        "samples": samples,
+    }
+
+
+THROUGHPUT = {
+    "samples_per_second": "samples/s|,.0f",
+    "first_batch_seconds": "first batch s|.2f",
+    "second_first_seconds": "second first s|.2f",
+    "cpu_seconds_per_1000": "CPU s / 1,000|.3g",
+    "memory_mib": "MiB|.0f",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Who races over what."""
+
+    name: str
+    """In tables."""
+    places: Callable[[Path, float], Places]
+    """Makes the data, or finds it."""
+    touch: Callable[[Any], int]
+    """Looks at a batch and counts its samples."""
+    cases: dict[str, Callable[[Places, int], Contender]]
+    """Makers of contenders, by name: of the data and a number of workers."""
+    measure: Callable[[Workload, Callable[[], Contender], Places, float], dict[str, Any]] = throughput
+    """Runs one of them in this process, for about so many seconds; returns its figures."""
+    columns: dict[str, str] = field(default_factory=lambda: dict(THROUGHPUT))
+    """Of the table: titles and formats by figure, the first with least and most."""
 
 
 def main(workload: Workload, doc: str) -> None:
     """Run a workload's script: all contenders in turn, or one here with `--case`."""
-    options = _parser(workload, doc).parse_args()
+    options = parser(workload, doc).parse_args()
     places = workload.places(options.data, options.scale)
     if options.case:
-        try:
-            figures = asdict(measure(workload, options.case, places, options.workers, options.seconds))
-        except Unavailable as reason:
-            figures = {"workload": workload.name, "case": options.case, "unavailable": str(reason)}
-        print(json.dumps(figures), flush=True)
+        print(json.dumps(_run_here(workload, places, options)), flush=True)
         return
     _warm(places)
     names = options.only.split(",") if options.only else list(workload.cases)
     script = Path(sys.modules["__main__"].__file__ or "")
     print(f"{workload.name}: {places.records:,} samples, {options.rounds} rounds in turn\n", flush=True)
-    found = races(
-        script, names, options.rounds, "--data", options.data, "--scale", options.scale,
-        "--workers", options.workers, "--seconds", options.seconds,
-    )  # fmt: skip
-    print(table(found))
+    common = ("--data", options.data, "--scale", options.scale, "--seconds", options.seconds)
+    runs = [Run(name, script, name, (*common, "--workers", options.workers)) for name in names]
+    print(tabulate(take_turns(runs, options.rounds), workload.columns))
 
 
-def races(
-    script: Path, names: Sequence[str], rounds: int, *options: object
-) -> dict[str, list[dict[str, Any]]]:
-    """Run contenders of a script round by round; return each one's lines."""
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+def _run_here(workload: Workload, places: Places, options: argparse.Namespace) -> dict[str, Any]:
+    head = {"workload": workload.name, "case": options.case, "workers": options.workers}
+    make = partial(workload.cases[options.case], places, options.workers)
+    try:
+        return head | workload.measure(workload, make, places, options.seconds)
+    except Unavailable as reason:
+        return head | {"unavailable": str(reason)}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One contender of one script, with its options."""
+
+    name: str
+    """In the table."""
+    script: Path
+    """Takes `--case`."""
+    case: str
+    """Of the script."""
+    options: tuple[object, ...] = ()
+    """Further ones."""
+    checkout: Path | None = None
+    """Where to import aioload from, if not from where this process does."""
+
+
+def take_turns(runs: Sequence[Run], rounds: int) -> dict[str, list[dict[str, Any]]]:
+    """Run all, round by round; return each one's figures, one of each round."""
+    found: dict[str, list[dict[str, Any]]] = {run.name: [] for run in runs}
     for number in range(rounds):
-        order = names if number % 2 == 0 else names[::-1]  # nobody always runs after the same one
-        for name in order:
-            if not any("unavailable" in line for line in found[name]):
-                found[name].append(run_case(script, name, *options))
-                print(_progress(found[name][-1]), file=sys.stderr, flush=True)
+        for run in runs if number % 2 == 0 else runs[::-1]:  # nobody always runs after the same one
+            if not any("unavailable" in figures for figures in found[run.name]):
+                found[run.name].append(run_case(run))
+                print(f"  {number + 1}/{rounds} {run.name}: {_brief(found[run.name][-1])}", file=sys.stderr)
     return found
 
 
-def run_case(script: Path, case: str, *options: object) -> dict[str, Any]:
+def run_case(run: Run) -> dict[str, Any]:
     """Run one contender in a fresh interpreter; return the JSON line that it printed."""
-    command = [sys.executable, str(script), "--case", case, *map(str, options)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [sys.executable, str(run.script), "--case", run.case, *map(str, run.options)]
+    path = {"PYTHONPATH": str(run.checkout)} if run.checkout else {}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **path})
     lines = done.stdout.splitlines()
     if done.returncode or not lines:
         why = (done.stderr.strip() or "no output").splitlines()[-1]
-        return {"case": case, "unavailable": f"failed with status {done.returncode}: {why}"}
+        return {"case": run.case, "unavailable": f"failed with status {done.returncode}: {why}"}
     return dict(json.loads(lines[-1]))
 
 
-def table(found: dict[str, list[dict[str, Any]]]) -> str:
-    """Return a Markdown table: medians, and for the rate the least and the most too."""
-    rows = [
-        "| | samples/s (min, max) | first batch s | second first s | CPU s / 1,000 | MiB |",
-        "|---|---|---|---|---|---|",
-    ]
-    for name, lines in found.items():
-        reason = next((line["unavailable"] for line in lines if "unavailable" in line), None)
+def tabulate(found: dict[str, list[dict[str, Any]]], columns: dict[str, str]) -> str:
+    """Return a Markdown table of medians, and for the first column the least and the most too."""
+    titles = [text.partition("|")[0] for text in columns.values()]
+    rows = ["| | " + " | ".join(titles) + " |", "|---" * (len(titles) + 1) + "|"]
+    for name, figures in found.items():
+        reason = next((each["unavailable"] for each in figures if "unavailable" in each), None)
         if reason is not None:
-            rows.append(f"| {name} | {reason} | | | | |")
-        elif lines:
-            rates = [line["samples_per_second"] for line in lines]
-            middle = {key: statistics.median(line[key] for line in lines) for key in _SHOWN}
-            rows.append(
-                f"| {name} | {statistics.median(rates):,.0f} ({min(rates):,.0f}, {max(rates):,.0f})"
-                f" | {middle['first_batch_seconds']:.2f} | {middle['second_first_seconds']:.2f}"
-                f" | {middle['cpu_seconds_per_1000']:.3g} | {middle['memory_mib']:.0f} |"
-            )
+            rows.append(f"| {name} | {reason} |" + " |" * (len(titles) - 1))
+        elif figures:
+            rows.append(f"| {name} | " + " | ".join(_cells(figures, columns)) + " |")
     return "\n".join(rows)
 
 
-_SHOWN = ("first_batch_seconds", "second_first_seconds", "cpu_seconds_per_1000", "memory_mib")
+def _cells(figures: list[dict[str, Any]], columns: dict[str, str]) -> Iterator[str]:
+    """Show medians; the first with its range."""
+    for number, (key, text) in enumerate(columns.items()):
+        values, spec = [each[key] for each in figures], text.partition("|")[2]
+        shown = format(statistics.median(values), spec)
+        if number == 0 and len(values) > 1:
+            shown += f" ({min(values):{spec}} to {max(values):{spec}})"
+        yield shown
 
 
-def _progress(line: dict[str, Any]) -> str:
+def _brief(figures: dict[str, Any]) -> str:
     """Say in a line how a contender fared."""
-    if "unavailable" in line:
-        return f"  {line['case']}: {line['unavailable']}"
-    return f"  {line['case']}: {line['samples_per_second']:,.0f}/s, CPU {line['cpu_seconds_per_1000']:.3g} s"
+    shown = {key: value for key, value in figures.items() if isinstance(value, float)}
+    return (
+        str(figures.get("unavailable"))
+        if "unavailable" in figures
+        else ", ".join(f"{key} {value:.4g}" for key, value in list(shown.items())[:4])
+    )
 
 
-def _parser(workload: Workload, doc: str) -> argparse.ArgumentParser:
+def parser(workload: Workload, doc: str) -> argparse.ArgumentParser:
+    """Return the options that all scripts share."""
     parser = argparse.ArgumentParser(description=doc.partition("\n")[0])
     parser.add_argument("--data", type=Path, default=DEFAULT_FOLDER, help="folder to keep the data in")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the records to take")

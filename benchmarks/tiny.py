@@ -88,7 +88,7 @@ def touch(batch: Any) -> int:
     """Look at a record and sum the labels."""
     records, labels = (batch["data"], batch["label"]) if isinstance(batch, dict) else batch
     assert len(records[random.randrange(len(records))]) == TINY_BYTES
-    assert int(labels.sum()) > 0
+    assert int(labels.sum()) >= 0
     return len(records)
 
 
