@@ -2,12 +2,12 @@
 
     python benchmarks/bounded.py
 
-Sets of records of very different sizes, from 10 bytes to 1 KB, to 1 MB and to 100 MB, are read under limits
-from the smallest power of two that works to 256 MiB and 1 GiB, shuffled, with two workers, by a loop that is sometimes slow: then most is
-ready. What counts is shared-anonymous memory of the process tree (Pss_Shmem, see `_measure.py`), where raw
-records and batches are, looked at from outside every 10 ms. Private memory is told as well: what the
-tree had before, and how much it grew; decoded values that are on their way to a batch are in there, and what is handed
-over as private copies.
+Sets of records of very different sizes, from 10 bytes to 1 KB, to 1 MB and to 100 MB, are read under limits from
+the smallest power of two that works ("least") to 1 GiB: shuffled, with two workers, by a loop that is sometimes
+slow, so that most is ready then. What counts is shared-anonymous memory of the process tree (Pss_Shmem, see
+`_measure.py`), where raw records and batches are, looked at from outside every 10 ms. Private memory is told
+as well, what the tree had before and at most: decoded values on their way to a batch are in there, and what is
+handed over as private copies.
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ def measure(path: Path, name: str, limit: str, seconds: float) -> dict[str, Any]
                     time.sleep(0.05)  # now all that may be made ahead is made
                 if time.perf_counter() > until:
                     break
+    loader.close()
     return {
         "limit_mib": loader.stats().memory_limit / MIB,
         "shared_mib": watch.shared / MIB,
@@ -85,7 +86,8 @@ def _loader(path: Path, batch_size: int, limit: str) -> aioload.Loader:
             path, batch_size=batch_size, shuffle=True, num_workers=2, memory_limit=allowed
         )
         try:
-            next(iter(loader.sync()))
+            for _ in loader.sync():  # to the end: a limit may turn out too small at a later batch
+                pass
         except aioload.ConfigError:
             loader.close()
             if number + 1 == len(limits):

@@ -4,7 +4,8 @@
     python benchmarks/matrix.py --against ../older-checkout
 
 One table, so that nothing gets slower where nobody looks. Each cell is the rate of one loader in a process of
-its own, from the first half second on, for `--seconds`. With `--against`, each cell is measured with aioload from that folder too, right after, and shown as a ratio to it.
+its own, for `--seconds`, once it has run for half a second. With `--against`, each cell is measured with the
+aioload of that folder too, right after, and shown as a ratio to it.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ def measure(places: _data.Places, name: str, seconds: float) -> float:
     )
     with loader.sync() as batches:
         counts = _endless(batches)
+        next(counts)
         until = time.perf_counter() + WARM_SECONDS
         while time.perf_counter() < until:
             next(counts)

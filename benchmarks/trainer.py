@@ -6,7 +6,7 @@ The training step is a pure-Python loop of about 20 ms, which needs the interpre
 loader does in this process, in whichever thread, makes it longer. It is fed with batches of 64 tiny records
 by one worker, so that a core is left for it. Steps alone, fed and alone again are timed, and the fed ones
 compared with the others: by their mean, since a few steps that are interrupted for long are what is looked
-for, and by their median. Waits are what `next` took after the first ten steps; more than 2 ms counts as waiting.
+for, and by their median. Waits are what `next` took after the first ten steps; more than 2 ms is waiting.
 """
 
 from __future__ import annotations
