@@ -24,8 +24,8 @@ class Bare:
         context = get_context("fork")
         self._taken = context.Value("q", 0)
         self._batches = batches
-        self._pipes = []
-        self._processes = []
+        self._pipes: list[Any] = []
+        self._processes: list[Any] = []
         for _ in range(workers):
             ours, theirs = context.Pipe()
             process: Any = context.Process(target=self._run, args=(start, theirs), daemon=True)
@@ -40,8 +40,9 @@ class Bare:
             pipe.send(None)
         at_work = list(self._pipes)
         while at_work:
-            for pipe in wait(at_work):
-                samples = pipe.recv()  # type: ignore[union-attr] - only pipes were waited for
+            ready: list[Any] = wait(at_work)
+            for pipe in ready:
+                samples = pipe.recv()
                 if samples is None:
                     at_work.remove(pipe)
                 else:

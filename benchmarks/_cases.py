@@ -157,7 +157,7 @@ def main(workload: Workload, doc: str) -> None:
     if options.case:
         print(json.dumps(_run_here(workload, places, options)), flush=True)
         return
-    _warm(places)
+    warm(places)
     names = options.only.split(",") if options.only else list(workload.cases)
     script = Path(sys.modules["__main__"].__file__ or "")
     print(f"{workload.name}: {places.records:,} samples, {options.rounds} rounds in turn\n", flush=True)
@@ -260,7 +260,7 @@ def parser(workload: Workload, doc: str) -> argparse.ArgumentParser:
     return parser
 
 
-def _warm(places: Places) -> None:
+def warm(places: Places) -> None:
     """Read all files once, so that they are in the page cache."""
     for file in places.folder.rglob("*"):
         if file.is_file():

@@ -121,7 +121,7 @@ def _patches(rng: np.random.Generator) -> npt.NDArray[np.float32]:
 def _make_photos(places: Places) -> None:
     fields = {"image": "image", "label": "int"}
     with (
-        ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("forkserver")) as pool,
+        ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("fork")) as pool,  # no thread runs yet
         aioload.Writer(places.packed, fields=fields) as writer,
     ):
         for number, content in enumerate(pool.map(photo, range(places.records), chunksize=16)):

@@ -2,12 +2,12 @@
 
     python benchmarks/bounded.py
 
-Sets of records of very different sizes, from 10 bytes to 1 KB, to 1 MB and to 100 MB, are read under limits from
-the smallest power of two that works ("least") to 1 GiB: shuffled, with two workers, by a loop that is sometimes
-slow, so that most is ready then. What counts is shared-anonymous memory of the process tree (Pss_Shmem, see
-`_measure.py`), where raw records and batches are, looked at from outside every 10 ms. Private memory is told
-as well, what the tree had before and at most: decoded values on their way to a batch are in there, and what is
-handed over as private copies.
+Sets of records of very different sizes, from 10 bytes to 1 KB, to 1 MB and to 100 MB, are read under limits
+from the smallest power of two that works ("least") to 1 GiB: shuffled, with two workers, by a loop that is
+sometimes slow, so that most is ready then. What counts is shared-anonymous memory of the process tree
+(Pss_Shmem, see `_measure.py`), where raw records and batches are, looked at from outside every 10 ms. Private
+memory is told as well, what the tree had before and at most: decoded values on their way to a batch are in
+there, and what is handed over as private copies.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def measure(path: Path, name: str, limit: str, seconds: float) -> dict[str, Any]
 
 def _loader(path: Path, batch_size: int, limit: str) -> aioload.Loader:
     """Open a loader; "least" tries one power of two after the other."""
-    limits = [1 << power for power in range(16, 35)] if limit == "least" else [limit]
+    limits: list[int | str] = [1 << power for power in range(16, 35)] if limit == "least" else [limit]
     for number, allowed in enumerate(limits):
         loader = aioload.Loader(
             path, batch_size=batch_size, shuffle=True, num_workers=2, memory_limit=allowed

@@ -20,7 +20,7 @@ import inspect
 import io
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ import torch
 from _bare import Bare
 from _cases import Contender, Loops, Unavailable, Workload, main
 from _data import Places
+from _peers import Job, peers
 from PIL import Image
 
 import aioload
@@ -79,13 +80,13 @@ class Folder(torch.utils.data.Dataset[Any]):
     """A map-style dataset over class folders."""
 
     def __init__(self, places: Places) -> None:
-        self._files = files(places)
+        self.files = files(places)
 
     def __len__(self) -> int:
-        return len(self._files)
+        return len(self.files)
 
     def __getitem__(self, number: int) -> tuple[torch.Tensor, int]:
-        path, label = self._files[number]
+        path, label = self.files[number]
         with Path(path).open("rb") as file:
             return torch.from_numpy(usual(file, random.random)), label
 
@@ -185,6 +186,18 @@ def _bare(
     return Bare(start, math.ceil(len(listed) / BATCH), workers)
 
 
+def finish(data: bytes, label: int) -> tuple[torch.Tensor, int]:
+    """Make torch's sample of a stored photo."""
+    return torch.from_numpy(usual(io.BytesIO(data), random.random)), label
+
+
+def raw(places: Places) -> Iterator[tuple[bytes, int]]:
+    """Give each photo and its label, in an order drawn once."""
+    listed = files(places)
+    random.Random(1).shuffle(listed)
+    return ((Path(path).read_bytes(), label) for path, label in listed)
+
+
 def touch(batch: Any) -> int:
     """Sum a row of each picture."""
     if isinstance(batch, int):
@@ -207,6 +220,7 @@ WORKLOAD = Workload(
         "bare": _bare_built_in,
         "bare-fast": _bare_fast,
         "bare-pillow": _bare_usual,
+        **peers(Job(Folder, raw, finish, BATCH), pictures=True),
     },
 )
 

@@ -23,6 +23,7 @@ import torch
 from _bare import Bare
 from _cases import Contender, Loops, Workload, main
 from _data import TENSOR_SHAPE, Places
+from _peers import Job, peers
 
 import aioload
 
@@ -98,6 +99,17 @@ def _bare_processes(places: Places, workers: int) -> Contender:
     return Bare(start, math.ceil(places.records / BATCH), 2)
 
 
+def finish(data: bytes, label: int) -> torch.Tensor:
+    """Make torch's sample of a stored record."""
+    return torch.frombuffer(bytearray(data), dtype=torch.float32).view(TENSOR_SHAPE)
+
+
+def raw(places: Places) -> Iterator[tuple[bytes, int]]:
+    """Give each record."""
+    records = np.load(places.plain / "all.npy", mmap_mode="r")
+    return ((array.tobytes(), 0) for array in records)
+
+
 def touch(batch: Any) -> int:
     """Sum a row of each record."""
     if isinstance(batch, int):
@@ -119,6 +131,7 @@ WORKLOAD = Workload(
         "aioload-plain": lambda places, workers: _aioload(places, workers, shuffle=False),
         "bare": lambda places, workers: Loops(Copies(places)),
         "bare-2": _bare_processes,
+        **peers(Job(Mapped, raw, finish, BATCH)),
     },
 )
 

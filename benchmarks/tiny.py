@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from _cases import Contender, Loops, Workload, main
 from _data import TINY_BYTES, Places
+from _peers import Job, peers
 
 import aioload
 
@@ -84,6 +85,17 @@ def _aioload(places: Places, workers: int, *, shuffle: bool = True) -> Contender
     return Loops(loader.sync(), loader.close)
 
 
+def finish(data: bytes, label: int) -> tuple[bytes, int]:
+    """Make torch's sample of a stored record."""
+    return bytes(data), label
+
+
+def raw(places: Places) -> Iterator[tuple[bytes, int]]:
+    """Give each record and its label."""
+    records = Records(places)
+    return (records[number] for number in range(len(records)))
+
+
 def touch(batch: Any) -> int:
     """Look at a record and sum the labels."""
     records, labels = (batch["data"], batch["label"]) if isinstance(batch, dict) else batch
@@ -104,6 +116,7 @@ WORKLOAD = Workload(
         "aioload-0": lambda places, workers: _aioload(places, 0),
         "aioload-plain": lambda places, workers: _aioload(places, workers, shuffle=False),
         "bare": lambda places, workers: Loops(Copies(places)),
+        **peers(Job(BatchedRecords, raw, finish, BATCH)),
     },
 )
 

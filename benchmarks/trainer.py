@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import _data
@@ -74,7 +74,7 @@ def _step(rounds: int) -> float:
     return time.perf_counter() - began
 
 
-def _endless(contender: Contender) -> Iterator[Any]:
+def _endless(contender: Contender) -> Generator[Any]:
     """Go through one epoch after another: a step must not wait at their border either."""
     while True:
         yield from contender.epoch()
