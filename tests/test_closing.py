@@ -363,7 +363,7 @@ def test_a_read_stuck_in_a_thread_is_left_behind(
     assert len(dataset) == 100
     monkeypatch.setattr(handles, "FileIO", StuckFile)
     before = leaks.observe()
-    loader = Loader(dataset, batch_size=10, num_workers=2)
+    loader = Loader(dataset, batch_size=10, num_workers=2, reads="file")
     iter(loader.sync())
     StuckFile.arrived.wait()
 

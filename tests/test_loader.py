@@ -593,7 +593,7 @@ def test_auto_takes_the_cpus_of_this_rank(tiny_set: TinySet, monkeypatch: pytest
 
 def test_stats_count_what_was_handed_out(hundred: Path) -> None:
     """Batches, samples and bytes are those the user got; reads brought each byte once, and begin anew."""
-    with Loader(hundred, batch_size=30, num_workers=1).sync() as loader:
+    with Loader(hundred, batch_size=30, num_workers=1, reads="file").sync() as loader:
         before = loader.report()
         found = list(loader)
         stats = loader.stats()

@@ -46,7 +46,8 @@ Put = Callable[[int, "Made | AioloadError"], None]
 Decide = Callable[[AioloadError], Any]
 
 _COLLATE_TRIES = 3
-_JOINED_BYTES = 1 << 20  # of batches that share a stretch of memory
+_JOINED_BYTES = 1 << 20  # of batches that share a stretch of memory; and at most
+_JOINED_SHARE = 64  # of the memory limit, since one that the user keeps keeps all of it
 _DIED = Outcome()  # stands where there is none, as the worker died
 
 
@@ -243,7 +244,11 @@ class Walk:
         """
         rows = sum(part.rows for part in parts)
         size = layout.starts(rows)[-1]
-        if not self._plain or len(parts) == 1 or size > _JOINED_BYTES:
+        if (
+            not self._plain
+            or len(parts) == 1
+            or size > min(_JOINED_BYTES, self._memory.limit // _JOINED_SHARE)
+        ):
             return False
         table = Span(parts[0].table.start, parts[-1].table.stop)
         whole = Part(parts[0].step, 0, rows, rows, table, sum(part.raw_bytes for part in parts))

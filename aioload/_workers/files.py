@@ -54,7 +54,7 @@ class Files:
 
 def _map(path: str) -> NDArray[np.uint8]:
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # for what is no plain file
     except OSError as error:
         raise Unmapped from error
     try:
