@@ -1,39 +1,27 @@
-"""The Pillow backend of the image decoder.
-
-Pictures are opened by their plugins, not by `PIL.Image.open`: that one holds every picture against a limit of
-the whole process, while ours is an option and is checked first, from the header. No switch of Pillow's is
-touched, and its warnings do not get out: for the common formats because nothing is called that warns, for the
-others by a filter, which is kept from the common ones since it, too, belongs to the whole process.
-"""
+"""The Pillow backend of the image decoder: any picture, whole or in part."""
 
 from __future__ import annotations
 
-import io
 import itertools
 import math
 import struct
-import threading
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import IO, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageFile, JpegImagePlugin
+from PIL import Image, ImageFile
 
 from ..errors import SampleError
 from ._cut import STRAIGHT, TURNS, Box, Cut, Turn, reduction
 from ._jpeg import exif_orientation
+from ._opening import Jpeg, hushed, open_picture, too_large
 
 __all__ = ["decode"]
 
 Pixels = npt.NDArray[Any]
 Cutter = Callable[[int, int], Cut | None]
 
-_JPEG = b"\xff\xd8\xff"
-_QUIET = (_JPEG, b"\x89PNG", b"BM", b"P5", b"P6", b"RIFF")
-_FILTER_LOCK = threading.Lock()
 _ORIENTATION = 0x0112
 _UPRIGHT = {
     TURNS[2]: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -76,8 +64,8 @@ def decode(
     raw = bytes(data)
     planar = planar and bool(_SHAPES[mode])
     try:
-        with _hushed(raw):
-            image = _open(raw, max_pixels)
+        with hushed(raw):
+            image = open_picture(raw, max_pixels)
             if all_frames:
                 return _placed(_all_frames(image, raw, mode, orient, max_pixels), planar, out)
             upright = _cut_out(image, mode, orient, cut, antialias)
@@ -90,73 +78,6 @@ def decode(
         raise _translated(error, raw) from error
 
 
-@contextmanager
-def _hushed(raw: bytes) -> Iterator[None]:
-    """Keep Pillow's warnings in, where the format has any."""
-    if raw.startswith(_QUIET) and b"acTL" not in raw[:1024]:
-        yield
-        return
-    with _FILTER_LOCK, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
-class _Jpeg(JpegImagePlugin.JpegImageFile):
-    """A JPEG file without the pictures and tags around the first picture."""
-
-    def _read_dpi_from_exif(self) -> None:
-        """Leave the EXIF tags unread: parsing them takes longer than the rest, and warns of damage in any."""
-
-
-def _open(raw: bytes, max_pixels: int) -> ImageFile.ImageFile:
-    """Read the header, and hold the size against the limit."""
-    image = _try(_Jpeg, raw) if raw.startswith(_JPEG) else _identified(raw)
-    width, height = image.size
-    if width * height > max_pixels:
-        raise _too_large(f"{width} x {height}", max_pixels)
-    return image
-
-
-def _identified(raw: bytes) -> ImageFile.ImageFile:
-    """Open with the first plugin that takes the file: the few common formats first, then all."""
-    damage: Exception | None = None
-    tried: set[str] = {"EPS"}  # its plugin runs Ghostscript
-    for register in (Image.preinit, Image.init):
-        register()
-        for name in [name for name in Image.ID if name not in tried]:
-            tried.add(name)
-            factory, accept = Image.OPEN[name]
-            if accept is not None and not _accepted(accept, raw):
-                continue
-            try:
-                return _try(factory, raw)
-            except (SyntaxError, IndexError, TypeError, EOFError, struct.error) as error:
-                if accept is not None:  # the file said it was of this format
-                    damage = damage or error
-    if damage is not None:
-        raise damage
-    raise _unidentified(raw)
-
-
-def _accepted(accept: Callable[[bytes], bool | str], raw: bytes) -> bool:
-    """Ask a plugin whether a file looks like its own."""
-    try:
-        return accept(raw[:16]) is True
-    except (SyntaxError, IndexError, TypeError, struct.error):  # fewer bytes than it looks at
-        return False
-
-
-def _try(factory: Callable[[IO[bytes], str], ImageFile.ImageFile], raw: bytes) -> ImageFile.ImageFile:
-    """Open with one plugin, and tell a header that is cut short from one that is wrong."""
-    source = io.BytesIO(raw)
-    try:
-        return factory(source, "")
-    except (SyntaxError, IndexError, TypeError, struct.error) as error:
-        if source.tell() >= len(raw):
-            raise EOFError("it is truncated inside its header") from error
-        raise
-
-
 def _all_frames(image: ImageFile.ImageFile, raw: bytes, mode: str, orient: bool, max_pixels: int) -> Pixels:
     """Decode frame after frame, to the end that the file itself names."""
     frames: list[Pixels] = []
@@ -167,7 +88,7 @@ def _all_frames(image: ImageFile.ImageFile, raw: bytes, mode: str, orient: bool,
         except EOFError:
             break
         if pixels * (index + 1) > max_pixels:
-            raise _too_large(f"{image.width} x {image.height} in more than {index} frames", max_pixels)
+            raise too_large(f"{image.width} x {image.height} in more than {index} frames", max_pixels)
         frames.append(_pixels(_turned(*_loaded(image, mode, orient))))
     # Pillow takes the end of the bytes for the end of the animation
     if len(frames) < getattr(image, "n_frames", 1) or (image.format == "GIF" and not _gif_is_whole(raw)):
@@ -180,7 +101,7 @@ def _cut_out(
 ) -> Image.Image:
     """Decode a picture, or what is needed of it."""
     size, factor = None, 1
-    if isinstance(image, _Jpeg):
+    if isinstance(image, Jpeg):
         size, factor = image.size, _draft(image, mode, orient, cut)
     picture, turn = _loaded(image, mode, orient)
     width, height = size or picture.size
@@ -194,7 +115,7 @@ def _cut_out(
     return _turned(small, turn.then_flip() if wanted.flip else turn)
 
 
-def _draft(image: _Jpeg, mode: str, orient: bool, cut: Cutter) -> int:
+def _draft(image: Jpeg, mode: str, orient: bool, cut: Cutter) -> int:
     """Have libjpeg decode smaller, and brightness alone, where that will do; return by how much smaller."""
     turn = _exif_turn(image) if orient else STRAIGHT
     wanted = cut(*turn.size(*image.size))
@@ -352,25 +273,6 @@ def _translated(error: Exception, raw: bytes) -> SampleError:
         "pack it again from its source, or pass on_error='skip'",
         category="truncated" if cut else "broken",
         cause=text,
-    )
-
-
-def _too_large(size: str, max_pixels: int) -> SampleError:
-    """Make the error for a picture over the limit."""
-    return SampleError(
-        f"this picture says it has {size} pixels, over the limit of {max_pixels}; if that is right, "
-        "decode it with aioload.decode.Image(max_pixels=...)",
-        category="too_many_pixels",
-    )
-
-
-def _unidentified(raw: bytes) -> SampleError:
-    """Make the error for bytes that are no picture."""
-    what = f"{len(raw)} bytes that begin with {raw[:16]!r}" if raw else "no bytes at all"
-    return SampleError(
-        f"this is no picture that Pillow knows: {what}; "
-        "pack it again from its source, or pass on_error='skip'",
-        category="unidentified",
     )
 
 

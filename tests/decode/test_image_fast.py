@@ -22,6 +22,7 @@ WRITTEN: dict[str, dict[str, Any]] = {
     "420": {},
     "422": {"subsampling": 1},
     "444": {"subsampling": 0},
+    "rgb": {"keep_rgb": True},
     "progressive": {"progressive": True},
     "restarts": {"restart_marker_rows": 1},
     "turned": {"orientation": 6},
