@@ -119,9 +119,9 @@ def test_photographs_are_near_those_of_pillows_own_calls(size: int, enlarged: in
 
 
 @pytest.mark.parametrize("how", WRITTEN)
-@pytest.mark.parametrize("size", [300, 128, 40])
-def test_without_antialias_pixels_are_those_of_pillow(how: str, size: int) -> None:
-    """Four nearest pixels, rounded: one step of difference at most."""
+@pytest.mark.parametrize(("size", "bound"), [(300, 1), (128, 1), (40, 5)])
+def test_without_antialias_pixels_are_those_of_pillow(how: str, size: int, bound: int) -> None:
+    """Four nearest pixels, rounded: a step at most, and some between the pixels of a smaller decode."""
     data = encoded(made(2), **WRITTEN[how])
     options = {**CROPS, "size": size, "antialias": False}
 
@@ -130,7 +130,7 @@ def test_without_antialias_pixels_are_those_of_pillow(how: str, size: int) -> No
         for seed in range(6)
     ]
 
-    assert max(values.max() for values in far) <= 1
+    assert max(values.max() for values in far) <= bound
 
 
 @pytest.mark.parametrize("how", ["420", "422", "444", "progressive", "restarts"])
