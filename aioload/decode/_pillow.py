@@ -1,133 +1,81 @@
-"""The Pillow backend of the image decoder.
-
-Pictures are opened by their plugins, not by `PIL.Image.open`: that one holds every picture against a limit of
-the whole process, while ours is an option and is checked first, from the header. No switch of Pillow's is
-touched, and its warnings do not get out: for the common formats because nothing is called that warns, for the
-others by a filter, which is kept from the common ones since it, too, belongs to the whole process.
-"""
+"""The Pillow backend of the image decoder: any picture, whole or in part."""
 
 from __future__ import annotations
 
-import io
 import itertools
+import math
 import struct
-import threading
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import IO, Any, Literal
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageFile, JpegImagePlugin
+from PIL import Image, ImageFile
 
 from ..errors import SampleError
+from ._cut import STRAIGHT, TURNS, Box, Cut, Turn, reduction
+from ._jpeg import exif_orientation
+from ._opening import Jpeg, hushed, open_picture, too_large
 
 __all__ = ["decode"]
 
 Pixels = npt.NDArray[Any]
+Cutter = Callable[[int, int], Cut | None]
 
-_JPEG = b"\xff\xd8\xff"
-_QUIET = (_JPEG, b"\x89PNG", b"BM", b"P5", b"P6", b"RIFF")
-_FILTER_LOCK = threading.Lock()
 _ORIENTATION = 0x0112
-_TURNS = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
+_UPRIGHT = {
+    TURNS[2]: Image.Transpose.FLIP_LEFT_RIGHT,
+    TURNS[3]: Image.Transpose.ROTATE_180,
+    TURNS[4]: Image.Transpose.FLIP_TOP_BOTTOM,
+    TURNS[5]: Image.Transpose.TRANSPOSE,
+    TURNS[6]: Image.Transpose.ROTATE_270,
+    TURNS[7]: Image.Transpose.TRANSVERSE,
+    TURNS[8]: Image.Transpose.ROTATE_90,
 }
 _SHAPES: dict[str, tuple[int, ...]] = {"RGB": (3,), "RGBA": (4,), "L": (), "I;16": ()}
-_TURNS_BACK = _TURNS | {6: _TURNS[8], 8: _TURNS[6]}
+_BACK = TURNS | {6: TURNS[8], 8: TURNS[6]}
 
 
-def decode(data: bytes | memoryview, *, mode: str, orient: bool, max_pixels: int, all_frames: bool) -> Pixels:
+def decode(
+    data: bytes | memoryview,
+    *,
+    mode: str,
+    orient: bool,
+    max_pixels: int,
+    all_frames: bool,
+    cut: Cutter,
+    antialias: bool,
+    planar: bool,
+    out: Pixels | None,
+) -> Pixels | None:
     """Decode one picture; the options are those of `aioload.decode.Image`.
+
+    Args:
+        cut: says what to take of a picture whose upright width and height are given; None for all.
+        planar: colours in three planes instead of side by side.
+        out: where the result belongs; memory of its own if None.
+
+    Returns:
+        The result, or None where `out` has another shape or type.
 
     Raises:
         SampleError: it cannot be decoded, whatever class Pillow raised.
     """
     raw = bytes(data)
+    planar = planar and bool(_SHAPES[mode])
     try:
-        with _hushed(raw):
-            image = _open(raw, max_pixels)
+        with hushed(raw):
+            image = open_picture(raw, max_pixels)
             if all_frames:
-                return _all_frames(image, raw, mode, orient, max_pixels)
-            return _pixels(_turned(image, mode, orient))
+                return _placed(_all_frames(image, raw, mode, orient, max_pixels), planar, out)
+            upright = _cut_out(image, mode, orient, cut, antialias)
+            if out is None or planar or not _fits(upright, out):
+                return _placed(_pixels(upright), planar, out)
+            return _pixels(upright, out)
     except SampleError:
         raise
     except Exception as error:  # Pillow answers damage with a dozen classes that have nothing else in common
         raise _translated(error, raw) from error
-
-
-@contextmanager
-def _hushed(raw: bytes) -> Iterator[None]:
-    """Keep Pillow's warnings in, where the format has any."""
-    if raw.startswith(_QUIET) and b"acTL" not in raw[:1024]:
-        yield
-        return
-    with _FILTER_LOCK, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
-class _Jpeg(JpegImagePlugin.JpegImageFile):
-    """A JPEG file without the pictures and tags around the first picture."""
-
-    def _read_dpi_from_exif(self) -> None:
-        """Leave the EXIF tags unread: parsing them takes longer than the rest, and warns of damage in any."""
-
-
-def _open(raw: bytes, max_pixels: int) -> ImageFile.ImageFile:
-    """Read the header, and hold the size against the limit."""
-    image = _try(_Jpeg, raw) if raw.startswith(_JPEG) else _identified(raw)
-    width, height = image.size
-    if width * height > max_pixels:
-        raise _too_large(f"{width} x {height}", max_pixels)
-    return image
-
-
-def _identified(raw: bytes) -> ImageFile.ImageFile:
-    """Open with the first plugin that takes the file: the few common formats first, then all."""
-    damage: Exception | None = None
-    tried: set[str] = {"EPS"}  # its plugin runs Ghostscript
-    for register in (Image.preinit, Image.init):
-        register()
-        for name in [name for name in Image.ID if name not in tried]:
-            tried.add(name)
-            factory, accept = Image.OPEN[name]
-            if accept is not None and not _accepted(accept, raw):
-                continue
-            try:
-                return _try(factory, raw)
-            except (SyntaxError, IndexError, TypeError, EOFError, struct.error) as error:
-                if accept is not None:  # the file said it was of this format
-                    damage = damage or error
-    if damage is not None:
-        raise damage
-    raise _unidentified(raw)
-
-
-def _accepted(accept: Callable[[bytes], bool | str], raw: bytes) -> bool:
-    """Ask a plugin whether a file looks like its own."""
-    try:
-        return accept(raw[:16]) is True
-    except (SyntaxError, IndexError, TypeError, struct.error):  # fewer bytes than it looks at
-        return False
-
-
-def _try(factory: Callable[[IO[bytes], str], ImageFile.ImageFile], raw: bytes) -> ImageFile.ImageFile:
-    """Open with one plugin, and tell a header that is cut short from one that is wrong."""
-    source = io.BytesIO(raw)
-    try:
-        return factory(source, "")
-    except (SyntaxError, IndexError, TypeError, struct.error) as error:
-        if source.tell() >= len(raw):
-            raise EOFError("it is truncated inside its header") from error
-        raise
 
 
 def _all_frames(image: ImageFile.ImageFile, raw: bytes, mode: str, orient: bool, max_pixels: int) -> Pixels:
@@ -140,25 +88,81 @@ def _all_frames(image: ImageFile.ImageFile, raw: bytes, mode: str, orient: bool,
         except EOFError:
             break
         if pixels * (index + 1) > max_pixels:
-            raise _too_large(f"{image.width} x {image.height} in more than {index} frames", max_pixels)
-        frames.append(_pixels(_turned(image, mode, orient)))
+            raise too_large(f"{image.width} x {image.height} in more than {index} frames", max_pixels)
+        frames.append(_pixels(_turned(*_loaded(image, mode, orient))))
     # Pillow takes the end of the bytes for the end of the animation
     if len(frames) < getattr(image, "n_frames", 1) or (image.format == "GIF" and not _gif_is_whole(raw)):
         raise EOFError(f"it is truncated after {len(frames)} frames")
     return np.stack(frames)
 
 
-def _turned(image: ImageFile.ImageFile, mode: str, orient: bool) -> Image.Image:
-    """Decode the present frame, convert it, and turn it as asked."""
+def _cut_out(
+    image: ImageFile.ImageFile, mode: str, orient: bool, cut: Cutter, antialias: bool
+) -> Image.Image:
+    """Decode a picture, or what is needed of it."""
+    size, factor = None, 1
+    if isinstance(image, Jpeg):
+        size, factor = image.size, _draft(image, mode, orient, cut)
+    picture, turn = _loaded(image, mode, orient)
+    width, height = size or picture.size
+    wanted = cut(*turn.size(width, height))
+    if wanted is None:
+        return _turned(picture, turn)
+
+    left, top, columns, rows = turn.stored(wanted.box, *turn.size(width, height))
+    box = (left / factor, top / factor, columns / factor, rows / factor)
+    small = _resized(picture, box, turn.size(wanted.width, wanted.height), antialias)
+    return _turned(small, turn.then_flip() if wanted.flip else turn)
+
+
+def _draft(image: Jpeg, mode: str, orient: bool, cut: Cutter) -> int:
+    """Have libjpeg decode smaller, and brightness alone, where that will do; return by how much smaller."""
+    turn = _exif_turn(image) if orient else STRAIGHT
+    wanted = cut(*turn.size(*image.size))
+    factor = 1 if wanted is None else reduction(wanted.box, wanted.width, wanted.height)
+    width, height = image.size
+    # of this smaller size Pillow makes the same factor again
+    image.draft("L" if mode == "L" else None, (width // factor, height // factor))
+    return factor if image.size != (width, height) else 1
+
+
+def _loaded(image: ImageFile.ImageFile, mode: str, orient: bool) -> tuple[Image.Image, Turn]:
+    """Decode the present frame and convert it; return what makes it lie as asked, too."""
     tiff_orientation = getattr(image, "tag_v2", {}).get(_ORIENTATION, 1)
     image.load()  # before the tags are looked at: PNG may have them behind the pixels
     converted = _converted(image, mode)
-
     if hasattr(image, "tag_v2"):  # the TIFF plugin has turned it already
-        turn = None if orient else _TURNS_BACK.get(tiff_orientation)
-    else:
-        turn = _TURNS.get(_exif_orientation(image.info.get("exif", b""))) if orient else None
-    return converted if turn is None else converted.transpose(turn)
+        return converted, STRAIGHT if orient else _BACK.get(tiff_orientation, STRAIGHT)
+    return converted, _exif_turn(image) if orient else STRAIGHT
+
+
+def _exif_turn(image: ImageFile.ImageFile) -> Turn:
+    """Return what makes a picture upright, by its tags."""
+    return TURNS.get(exif_orientation(image.info.get("exif", b"")), STRAIGHT)
+
+
+def _turned(image: Image.Image, turn: Turn) -> Image.Image:
+    """Turn a picture, if there is need."""
+    return image if turn == STRAIGHT else image.transpose(_UPRIGHT[turn])
+
+
+def _resized(image: Image.Image, box: Box, size: tuple[int, int], antialias: bool) -> Image.Image:
+    """Resize a part of a picture; where nothing changes, it is the picture itself."""
+    left, top, columns, rows = box
+    if size == image.size and columns == image.width and rows == image.height:
+        return image
+    if image.mode == "I;16":  # Pillow resizes wider numbers only
+        wide = _resized(Image.fromarray(np.asarray(image).astype(np.int32)), box, size, antialias)
+        return Image.fromarray(np.asarray(wide).clip(0, 65535).astype(np.uint16))
+    if antialias:
+        edges = (left, top, left + columns, top + rows)
+        return image.resize(size, Image.Resampling.BILINEAR, edges, reducing_gap=2.0)
+
+    # cut first, or pixels beside the box would be mixed in at its edges
+    x, y = math.floor(left), math.floor(top)
+    part = image.crop((x, y, math.ceil(left + columns), math.ceil(top + rows)))
+    extent = (left - x, top - y, left - x + columns, top - y + rows)
+    return part.transform(size, Image.Transform.EXTENT, extent, Image.Resampling.BILINEAR)
 
 
 def _converted(image: Image.Image, mode: str) -> Image.Image:
@@ -192,13 +196,36 @@ def _gray16(image: Image.Image) -> Pixels:
     raise _unsupported(f"colours of mode {image.mode} have no fixed range of 16-bit gray")
 
 
-def _pixels(image: Image.Image) -> Pixels:
-    """Copy the pixels out, into memory of their own that may be written to.
+def _fits(image: Image.Image, out: Pixels) -> bool:
+    """Whether a place has the shape and the type of a picture's pixels."""
+    return out.shape == (image.height, image.width, *_SHAPES[image.mode]) and out.dtype == _dtype(image)
+
+
+def _dtype(image: Image.Image) -> type[np.unsignedinteger[Any]]:
+    """Return the type of a picture's values."""
+    return np.uint16 if image.mode == "I;16" else np.uint8
+
+
+def _placed(pixels: Pixels, planar: bool, out: Pixels | None) -> Pixels | None:
+    """Put pixels where they belong, if they fit there."""
+    if planar:
+        pixels = np.moveaxis(pixels, -1, -3)
+    if out is None:
+        return np.ascontiguousarray(pixels)
+    if out.shape != pixels.shape or out.dtype != pixels.dtype:
+        return None
+    np.copyto(out, pixels)
+    return out
+
+
+def _pixels(image: Image.Image, out: Pixels | None = None) -> Pixels:
+    """Copy the pixels out, into memory of their own that may be written to, or into a place that fits.
 
     As `numpy.asarray` does, which is slower and ends on read-only bytes; `numpy.array` copies once more.
     """
     width, height = image.size
-    out = np.empty((height, width, *_SHAPES[image.mode]), np.uint16 if image.mode == "I;16" else np.uint8)
+    if out is None:
+        out = np.empty((height, width, *_SHAPES[image.mode]), _dtype(image))
     flat = out.reshape(-1).view(np.uint8)
     encoder = Image._getencoder(image.mode, "raw", (image.mode,))
     encoder.setimage(image.im, (0, 0, width, height))
@@ -211,19 +238,6 @@ def _pixels(image: Image.Image) -> Pixels:
     if start != len(flat):
         raise OSError(f"Pillow gave {start} bytes for {len(flat)}")
     return out
-
-
-def _exif_orientation(exif: bytes) -> int:
-    """Read one tag, and none of the others: Pillow's parser reads all, and warns of damage in any."""
-    tags = exif.removeprefix(b"Exif\0\0")
-    order: Literal["little", "big"] = "little" if tags[:2] == b"II" else "big"
-    entry = int.from_bytes(tags[4:8], order) + 2
-    count = int.from_bytes(tags[entry - 2 : entry], order)
-    for start in range(entry, min(entry + 12 * count, len(tags) - 11), 12):
-        if int.from_bytes(tags[start : start + 2], order) == _ORIENTATION:
-            is_long = int.from_bytes(tags[start + 2 : start + 4], order) == 4
-            return int.from_bytes(tags[start + 8 : start + (12 if is_long else 10)], order)
-    return 1
 
 
 def _gif_is_whole(raw: bytes) -> bool:
@@ -259,25 +273,6 @@ def _translated(error: Exception, raw: bytes) -> SampleError:
         "pack it again from its source, or pass on_error='skip'",
         category="truncated" if cut else "broken",
         cause=text,
-    )
-
-
-def _too_large(size: str, max_pixels: int) -> SampleError:
-    """Make the error for a picture over the limit."""
-    return SampleError(
-        f"this picture says it has {size} pixels, over the limit of {max_pixels}; if that is right, "
-        "decode it with aioload.decode.Image(max_pixels=...)",
-        category="too_many_pixels",
-    )
-
-
-def _unidentified(raw: bytes) -> SampleError:
-    """Make the error for bytes that are no picture."""
-    what = f"{len(raw)} bytes that begin with {raw[:16]!r}" if raw else "no bytes at all"
-    return SampleError(
-        f"this is no picture that Pillow knows: {what}; "
-        "pack it again from its source, or pass on_error='skip'",
-        category="unidentified",
     )
 
 
