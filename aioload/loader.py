@@ -35,6 +35,8 @@ from .options import (
     check_functions,
     count,
     decoders,
+    is_users,
+    packages,
     seconds,
     warn_once,
     workers,
@@ -309,7 +311,7 @@ class Loader:
             self.seed,
             self._seed_globals,
             checked=tuple(source.index.sums is not None for source in self.dataset.sources),
-            seeded=self._transform is not None or bool(self._decode),
+            seeded=self._transform is not None or any(map(is_users, self._decode.values())),
         )
 
     def _start(self) -> Engine:
@@ -318,7 +320,7 @@ class Loader:
             self.check_open()
             if self._engine is None:
                 if self.num_workers:
-                    warm_up()
+                    warm_up(packages(self.dataset.fields, self._decode))
                 settings = self._settings()
                 engine = Engine(settings, self.counters)
                 remember(engine)

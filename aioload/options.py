@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from typing import Any, Literal
 
 import cloudpickle
@@ -21,6 +22,8 @@ __all__ = [
     "check_functions",
     "count",
     "decoders",
+    "is_users",
+    "packages",
     "seconds",
     "warn_once",
     "workers",
@@ -69,6 +72,18 @@ def decoders(decode: Decode | None) -> dict[str, Any]:
         else:
             raise ConfigError(f'decode[{field!r}] must be a decoder or "raw", got {decoder!r}')
     return found
+
+
+def is_users(decoder: Any) -> bool:
+    """Tell a decoder of the user's from one of ours, which needs no global generators."""
+    return not type(decoder).__module__.startswith(for_kind.__module__.rpartition(".")[0])
+
+
+def packages(fields: Mapping[str, str], decode: Mapping[str, Any]) -> list[str]:
+    """Return what workers will import to decode these fields, as far as it is known and installed."""
+    chosen = [decode.get(field) or for_kind(kind) for field, kind in fields.items()]
+    wanted = {name for decoder in chosen for name in getattr(decoder, "packages", ())}
+    return sorted(name for name in wanted if find_spec(name.partition(".")[0]) is not None)
 
 
 def check_functions(

@@ -28,7 +28,7 @@ from .layout import Members, Piece, RowWriter, Stretches, copy_rows
 if TYPE_CHECKING:
     from .task import Recipe
 
-__all__ = ["LEAST_ROWS", "Bulk"]
+__all__ = ["LEAST_ROWS", "Bulk", "columns_of"]
 
 LEAST_ROWS = 16  # below, cutting one by one is as fast
 
@@ -72,7 +72,7 @@ class Bulk:
         format = self._recipe.formats[source]
         if type(format) is not NativeFormat or (rows["source"] != source).any():
             return False
-        columns = _columns_of(writer.structure, self._fields)
+        columns = columns_of(writer.structure, self._fields)
         if columns is None:
             return False
         pieces = [(self._arrays(shard, mapped), members) for shard, mapped, members in _by_shard(rows)]
@@ -221,7 +221,7 @@ _WRITERS: dict[type, Write] = {
 
 
 @lru_cache(maxsize=64)
-def _columns_of(structure: Any, fields: tuple[str, ...]) -> tuple[int, ...] | None:
+def columns_of(structure: Any, fields: tuple[str, ...]) -> tuple[int, ...] | None:
     """Return the column of each field in a layout's order; None if its samples are no such dicts."""
     leaves, own = flatten(dict.fromkeys(fields, 0))
     return tuple(range(len(leaves))) if own == structure else None

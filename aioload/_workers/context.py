@@ -21,7 +21,7 @@ import io
 import os
 import signal
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from multiprocessing import (
     connection,
     context,
@@ -41,7 +41,13 @@ __all__ = ["WorkerContext", "WorkerProcess", "warm_up"]
 
 # What workers need of others, not of ours: the server looks for modules where `python -c` does, first in the
 # working directory, and a folder named aioload there would be another than the program's.
-_PRELOAD = ["PIL.Image", "cloudpickle", "concurrent.futures.process", "google_crc32c", "numpy.random"]
+_PRELOAD = [
+    "PIL.JpegImagePlugin",
+    "cloudpickle",
+    "concurrent.futures.process",
+    "google_crc32c",
+    "numpy.random",
+]
 
 
 def _make_server() -> forkserver.ForkServer:
@@ -159,8 +165,13 @@ class WorkerContext(context.ForkServerContext):
         return exit_code
 
 
-def warm_up() -> None:
-    """Start the server, so that it imports while the data set is opened."""
+def warm_up(packages: Sequence[str] = ()) -> None:
+    """Start the server, so that it imports while the data set is opened.
+
+    Args:
+        packages: of others, that workers will need beside the usual. A server that runs goes without.
+    """
+    _server.set_forkserver_preload([*_PRELOAD, *packages])
     with _deaf_to_ctrl_c():
         _server.ensure_running()
 

@@ -16,8 +16,10 @@ import importlib
 import math
 import pickle
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 import cloudpickle
@@ -55,6 +57,7 @@ __all__ = [
 _PLAIN = frozenset({str, bytes, int, float, bool, type(None)})
 _SCALARS = {"int": "<i8", "float": "<f8", "bool": "|b1"}  # dtype of a column of Python numbers, by its rule
 _TEXTS = ("text", "bytes")
+_NONE: Mapping[str, Any] = MappingProxyType({})
 _ROW_BY_ROW = 8192  # bytes from which copying values one by one costs less than gathering all of them
 
 Members = slice | NDArray[np.int64]
@@ -172,8 +175,15 @@ class RowWriter:
         self._columns = layout.columns
         self.texts: list[list[Any] | Stretches] = [[] for column in layout.columns if column.rule in _TEXTS]
 
-    def write(self, row: int, sample: Any) -> bool:  # hot: once per record
-        """Write one sample; return False, with the row undefined, if it does not fit."""
+    def write(self, row: int, sample: Any, placed: Mapping[str, NDArray[Any]] = _NONE) -> bool:
+        """Write one sample; return False, with the row undefined, if it does not fit.
+
+        Args:
+            row: of the batch.
+            sample: to be written.
+            placed: values that may be in their places already.
+        """
+        # hot: once per record
         leaves, structure = flatten(sample)
         if structure != self.structure:
             return False
@@ -186,7 +196,8 @@ class RowWriter:
                     return False
                 if value.shape != column.shape or value.dtype.str != column.dtype:
                     return False
-                target[row] = value
+                if not placed or not any(value is place for place in placed.values()):
+                    target[row] = value
             elif leaf_rule(value) != rule:
                 return False
             elif rule in _TEXTS:

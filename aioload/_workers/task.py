@@ -10,6 +10,8 @@ rebuilt on the other side would take the pool down with its cause lost.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import inspect
 import os
 import random
@@ -19,9 +21,10 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing import connection, parent_process
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import cloudpickle
@@ -32,7 +35,7 @@ from numpy.typing import NDArray
 from ..collate import apply, default
 from ..errors import AioloadError, ConfigError, ShardError
 from .arena import ArenaHandle
-from .bulk import LEAST_ROWS, Bulk
+from .bulk import LEAST_ROWS, Bulk, columns_of
 from .files import Files, Unmapped
 from .layout import Layout, Leaf, NoRoom, RowWriter, learn, pack, unpack
 from .layout import descriptor as read_descriptor
@@ -79,7 +82,9 @@ They lie in the arena or, where `mapped` is 1, in the shard's file, which the wo
 MARK = np.dtype([("row", "<i8"), ("began", "<f8")])
 """Which row of a job's table a worker is at (-1: between records), and since when (0: it has no job)."""
 
-_USER, _GLOBALS = 0, 1  # streams of randomness: a transform's rng, and the global generators
+# streams of randomness: a transform's rng, the global generators, and the decoders'
+_USER, _GLOBALS, _DECODERS = range(3)
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 _MOST_TEXT = 1 << 14  # characters of a message or traceback that are told: some print whole arrays
 
 
@@ -144,6 +149,9 @@ class Collate:
 
 
 Job = Decode | Collate
+
+Rooms = Mapping[str, NDArray[Any]]
+"""Where in the batch values of a sample lie, by field, if decoders may write there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +236,10 @@ class Worker:
         self._lends = recipe.transform is None and recipe.collate is None
         self._wants_rng = recipe.transform is not None and wants_rng(recipe.transform)
         self._seeds = recipe.seeded and recipe.seed_globals
+        self._decoders = tuple(
+            (place, field, decode, bool(getattr(decode, "draws", False)))
+            for place, (field, decode) in enumerate(recipe.decoders)
+        )
         self._files = Files(recipe.paths)
         self._bulk = Bulk(recipe, self._raw)
         self._decode_seconds = self._transform_seconds = self._collate_seconds = 0.0
@@ -284,9 +296,11 @@ class Worker:
             return Outcome(used=texts[-1].stop if texts else 0, texts=texts)
         writer = RowWriter(segment.layout, self._place(segment.batch), segment.batch_rows)
         keys: list[str | int] = []
-        for row, entry in enumerate(rows.tolist()):
-            sample = self._guarded(row, entry, segment, keys)
-            if not writer.write(segment.first + row, sample):
+        places = self._direct(writer)
+        for row, entry in enumerate(rows.tolist(), segment.first):
+            rooms = {field: target[row] for field, target in places}
+            sample = self._guarded(row - segment.first, entry, segment, keys, rooms)
+            if not writer.write(row, sample, rooms):
                 return Outcome(misfit=True)
         texts = writer.pack_texts(self._place(segment.place))
         return Outcome(used=texts[-1].stop if texts else 0, texts=texts)
@@ -362,18 +376,25 @@ class Worker:
         except self._caught as error:
             return Outcome(failure=_failure(error, f"batch {job.step}", self._table(job.table)))
 
-    def _guarded(self, row: int, entry: tuple[int, ...], segment: Segment, keys: list[str | int]) -> Any:
+    def _guarded(
+        self,
+        row: int,
+        entry: tuple[int, ...],
+        segment: Segment,
+        keys: list[str | int],
+        rooms: Rooms = MappingProxyType({}),
+    ) -> Any:
         """Make one sample; whatever goes wrong becomes a failure that names it."""
         had_torch = "torch" in sys.modules
         self._mark_began[0] = time.perf_counter()
         self._mark_row[0] = self._row + row
         before = len(keys)
         try:
-            sample = self._sample(entry, keys)
+            sample = self._sample(entry, keys, rooms)
             if self._seeds and not had_torch and "torch" in sys.modules:
                 # user code has just imported it, and may have drawn before its generator was set: once again
                 del keys[before:]
-                sample = self._sample(entry, keys)
+                sample = self._sample(entry, keys, rooms)
         except self._caught as error:  # user code may raise anything, SystemExit among it
             record, shard = entry[2:4]
             key = keys[-1] if len(keys) > before else None
@@ -381,8 +402,8 @@ class Worker:
         else:
             return sample
 
-    def _sample(self, entry: tuple[int, ...], keys: list[str | int]) -> Any:
-        # hot: once per record
+    def _sample(self, entry: tuple[int, ...], keys: list[str | int], rooms: Rooms) -> Any:
+        # hot: once per record; guarded by benchmarks/photos.py
         start, stop, record, shard, expected, epoch, source, mapped = entry
         recipe = self._recipe
         began = time.perf_counter()
@@ -398,9 +419,13 @@ class Worker:
         if self._seeds:
             _seed_globals(recipe.seed, epoch, record, source)
         sample: dict[str, Any] = {}
-        for field, decode in recipe.decoders:
+        for place, field, decode, draws in self._decoders:
             try:
-                value = decode(payloads[field])
+                room = rooms.get(field)
+                if not draws and room is None:
+                    value = decode(payloads[field])
+                else:
+                    value = self._drawn(place, payloads[field], entry, room)
                 # an array over the raw bytes becomes the transform's own, to write to
                 lent = not self._lends and type(value) is np.ndarray and not value.flags.writeable
                 sample[field] = value.copy("K") if lent else value
@@ -423,6 +448,31 @@ class Worker:
             result = recipe.transform(sample)
         self._transform_seconds += time.perf_counter() - decoded
         return result
+
+    def _direct(self, writer: RowWriter) -> list[tuple[str, NDArray[Any]]]:
+        """Return the fields whose decoders can write straight to their rows, and these."""
+        if not self._lends:
+            return []
+        columns = columns_of(writer.structure, tuple(field for field, _ in self._recipe.decoders))
+        return [
+            (field, writer.targets[column])
+            for column, (field, decode) in zip(columns or (), self._recipe.decoders, strict=False)
+            if hasattr(decode, "into") and writer.targets[column].ndim > 1
+        ]
+
+    def _drawn(self, place: int, data: memoryview, entry: tuple[int, ...], room: NDArray[Any] | None) -> Any:
+        """Have a value decoded that needs random numbers, or has a place of its own in the batch."""
+        _, decode = self._recipe.decoders[place]
+        options: dict[str, Any] = {}
+        if self._decoders[place][3]:
+            _, _, record, _, _, epoch, source, _ = entry
+            name = (_DECODERS, self._recipe.seed, epoch, record, source, place)
+            options["rng"] = np.random.default_rng(name)
+        if room is not None:
+            if decode.into(data, room, **options):  # type: ignore[attr-defined]  # `_direct` has looked
+                return room
+            return self._drawn(place, data, entry, None)
+        return decode(data, **options)
 
     def _raw(self, shard: int, mapped: int | bool) -> NDArray[np.uint8]:
         """Return the memory that a shard's records lie in; it cannot be written to."""
@@ -484,6 +534,8 @@ def start_worker(handle: ArenaHandle, mark: Span, recipe: bytes, stacks: StackFi
     # blocked up to here; what user code starts may need it
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # a worker never holds a context on a device
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch, say: the other cores have workers of their own
+    _keep_freed_memory()
     threading.Thread(target=_end_with_parent, name="aioload-parent-watch", daemon=True).start()
     try:
         stacks.listen()
@@ -491,6 +543,8 @@ def start_worker(handle: ArenaHandle, mark: Span, recipe: bytes, stacks: StackFi
         _process.worker = Worker(
             array, cloudpickle.loads(recipe), mark=array[mark.start : mark.stop].view(MARK)
         )
+        if (cv2 := sys.modules.get("cv2")) is not None:
+            cv2.setNumThreads(1)  # likewise
         _process.startup = Startup(os.getpid())
     except BaseException as error:  # an initialiser that raises would end the process with its cause lost
         message = f"{type(error).__name__}: {_message(error)}"
@@ -516,6 +570,18 @@ class _Process:
 
 
 _process = _Process()
+
+
+def _keep_freed_memory() -> None:
+    """Have malloc keep what is freed.
+
+    It gives arrays of more than 128 KiB back to the system, and each new one's pages must then be made again:
+    a quarter of the time that Pillow's usual calls take for a photo.
+    """
+    with contextlib.suppress(AttributeError, OSError):  # another C library
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)
+        libc.mallopt(_M_TRIM_THRESHOLD, 64 << 20)
 
 
 def _faults() -> int:

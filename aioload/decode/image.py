@@ -123,6 +123,11 @@ class Image:
         return self.crop == "random_resized" or self.flip > 0
 
     @property
+    def packages(self) -> tuple[str, ...]:
+        """What decoding imports beside Pillow, if it is installed."""
+        return () if self.backend == "pillow" else ("cv2", "simplejpeg")
+
+    @property
     def static_shape(self) -> tuple[int, ...] | None:
         """The shape of every result, or None where it depends on the picture."""
         if self.size is None or (self.crop is None and isinstance(self.size, int)):
