@@ -125,8 +125,7 @@ class Pass:
         """Admit runs, one after the other, until all steps are under way or one cannot be."""
         step, number = self.handover.due, 0
         while step < self.handover.stop:
-            stop = min(step + self._steps_per_run(), self.handover.stop)
-            await self._until_near(stop)
+            stop = await self._until_near(step)
             run = plan_run(self.plan, step, stop, order=(self._number, number))
             self._house.enter(run.order, partial(self._is_due, step))
             chunks: list[Chunk] = []
@@ -208,12 +207,18 @@ class Pass:
         prefetch = self._house.settings.prefetch
         return steps if prefetch is None else max(1, min(steps, prefetch // 2))
 
-    async def _until_near(self, stop_step: int) -> None:
-        """Wait until the user has come so far that the next run is not too early."""
-        while self._ahead(stop_step) > self._depth():
-            self._room = anyio.Event()
-            if self._ahead(stop_step) > self._depth():
-                await self._room.wait()
+    async def _until_near(self, step: int) -> int:
+        """Wait until the run that begins at a step is not too early; return where it ends.
+
+        How long it is is decided anew at each look: a run that was planned while records seemed cheap may be
+        longer than what may lie ahead now, and would wait for ever.
+        """
+        while True:
+            self._room = anyio.Event()  # before looking: the user may take a step in between
+            stop = min(step + self._steps_per_run(), self.handover.stop)
+            if self._ahead(stop) <= self._depth():
+                return stop
+            await self._room.wait()
 
     def _ahead(self, stop_step: int) -> int:
         """Return how many steps lie between the user and a step."""
