@@ -36,6 +36,10 @@ class LoaderStats:
     """Workers' time in the user's transform."""
     collate_seconds: float = 0.0
     """Workers' time in putting batches together."""
+    work_seconds: float = 0.0
+    """Worker processes' time in jobs, all in all."""
+    blocked_seconds: float = 0.0
+    """Of it, time in which they neither computed nor waited for a CPU: in reads or waits of user code."""
     jobs: int = 0
     """Jobs that workers did."""
     jobs_again: int = 0
@@ -59,7 +63,13 @@ class LoaderStats:
     window_bytes: int = 0
     """Of it, what the block shuffle has for pieces that are read whole; 0 if records are read one by one."""
     num_workers: int = 0
-    """Worker processes; 0 when samples are made in the user's thread."""
+    """Worker processes as of now; 0 when samples are made in the user's thread."""
+    prefetch: int = 0
+    """Batches that may be under way or ready, as of now."""
+    reads_in_flight: int = 0
+    """Reads that may be under way at once, as of now."""
+    adaptations: int = 0
+    """How often workers, batches ahead or reads at once were changed by what was measured."""
 
 
 class Counters:
@@ -67,6 +77,7 @@ class Counters:
 
     def __init__(self) -> None:
         self._values: dict[str, float] = {field.name: 0 for field in fields(LoaderStats)}
+        self.reasons: dict[str, str] = {}  # why a setting is what it is, by the name of its counter
         self._left_at: float | None = None
 
     def add(self, **amounts: float) -> None:

@@ -19,6 +19,7 @@ from .deliver import Output
 from .fetch import Reader
 from .memory import Memory
 from .sizes import Sizes
+from .tuner import FIRST_READS, Tuner
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_READ_BYTES", "House", "Settings"]
 
-_READS_IN_FLIGHT = 4
+_MOST_READS = 64  # at once, where a storage does not say
 MAX_READ_BYTES = 4 << 20  # a thread hop costs nothing that can be measured at this size
 
 
@@ -72,8 +73,12 @@ class House:
         self.memory = memory
         self.labels = settings.labels
         self.sizes = Sizes(settings.workers.num_workers, settings.record_bytes, memory.limit // 16)
-        limiter = anyio.CapacityLimiter(_READS_IN_FLIGHT)
+        most_reads = max((getattr(storage, "max_reads", _MOST_READS) for storage in storages), default=1)
+        limiter = anyio.CapacityLimiter(min(FIRST_READS, most_reads))
         self.reader = Reader(storages, settings.shards, settings.sources, limiter, MAX_READ_BYTES, counters)
+        self.tuner = Tuner(
+            settings.workers, settings.prefetch, most_reads, counters, self.sizes, memory, limiter
+        )
         self.suspects = Suspects()
         self.pool: WorkerPool | None = None
         self._active: dict[Order, Callable[[], bool]] = {}
@@ -94,7 +99,7 @@ class House:
         memory = Memory(arena, settings.on_kept, settings.window_bytes)
         house = cls(settings, counters, memory, storages)
         if settings.workers.num_workers:
-            house.pool = house._open_pool(stack)
+            house.pool = house.tuner.pool = house._open_pool(stack)
             stack.push_async_callback(house.end_workers)
             group.start_soon(house.pool.serve)
         return house
@@ -129,10 +134,12 @@ class House:
 
     def _open_pool(self, stack: contextlib.AsyncExitStack) -> WorkerPool:
         options = self.settings.workers
+        most = options.most_workers or options.num_workers
         # a worker may wait for its start while two before it end, and ending takes two threads
-        threads = DaemonExecutor(6 * options.num_workers + 2, name="aioload-start")
+        threads = DaemonExecutor(6 * most + 2, name="aioload-start")
         stack.callback(threads.shutdown, wait=False)
-        marks = [self.memory.reserve(MARK.itemsize) for _ in range(options.num_workers)]
+        # all at once: later they would lie in the middle of what is free
+        marks = [self.memory.reserve(MARK.itemsize) for _ in range(most)]
         recipe = cloudpickle.dumps(self.settings.recipe)
         handle = ArenaHandle(self.memory.arena)
         return WorkerPool(options, handle, marks, recipe, threads, lambda: self.counters.add(restarts=1))

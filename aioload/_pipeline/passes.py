@@ -215,10 +215,13 @@ class Pass:
         """
         while True:
             self._room = anyio.Event()  # before looking: the user may take a step in between
-            stop = min(step + self._steps_per_run(), self.handover.stop)
-            if self._ahead(stop) <= self._depth():
+            steps = self._steps_per_run()
+            most = self._depth(steps)
+            stop = min(step + min(steps, most), self.handover.stop)
+            if self._ahead(stop) <= most:
                 return stop
-            await self._room.wait()
+            with self._house.tuner.holding():
+                await self._room.wait()
 
     def _ahead(self, stop_step: int) -> int:
         """Return how many steps lie between the user and a step."""
@@ -232,12 +235,9 @@ class Pass:
         """Return how many steps of the pass before have not been taken."""
         return 0 if self._before is None else self._before.stop - self._before.due
 
-    def _depth(self) -> int:
-        """Return how many steps may lie between."""
-        if self._house.settings.prefetch is not None:
-            return self._house.settings.prefetch
-        workers = max(self._house.settings.workers.num_workers, 1)
-        return max(2, 2 * workers, 2 * (workers + 1) * self._steps_per_run())
+    def _depth(self, steps: int) -> int:
+        """Return how many steps may lie between, where so many walk together."""
+        return self._house.tuner.depth(self.plan.part.batch_size, steps)
 
 
 def as_ours(error: BaseException) -> AioloadError:

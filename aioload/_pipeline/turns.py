@@ -86,6 +86,7 @@ class Turns:
         if isinstance(item, Delivery) and item.lease is not None:
             self._house.memory.hold(item.lease)
         self._house.move_head()
+        self._house.tuner.look()  # before passes do, which may go further then
         for one in (self._current, self._ahead):
             if one is not None:
                 one.look_again()

@@ -19,7 +19,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import connection, parent_process
 from typing import Any, Protocol
 
@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from ..collate import apply, default
 from ..errors import AioloadError, ConfigError, ShardError
 from .arena import ArenaHandle
+from .clock import CpuClock
 from .layout import Layout, Leaf, NoRoom, RowWriter, learn, pack, unpack
 from .layout import descriptor as read_descriptor
 from .space import Span
@@ -176,6 +177,8 @@ class Answer:
     transform_seconds: float = 0.0
     collate_seconds: float = 0.0
     pid: int = 0
+    work_seconds: float = 0.0  # all in all, in a process of its own
+    blocked_seconds: float = 0.0  # of it, neither computing nor waiting for a CPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,7 +469,10 @@ def start_worker(handle: ArenaHandle, mark: Span, recipe: bytes, stacks: StackFi
 def run_job(job: Job) -> Answer:
     """Run a job in a worker process."""
     assert _process.worker is not None, "start_worker was not run"
-    return _process.worker.run(job)
+    began, needed = time.perf_counter(), _process.cpu.seconds()
+    answer = _process.worker.run(job)
+    took, needed = time.perf_counter() - began, _process.cpu.seconds() - needed
+    return replace(answer, work_seconds=took, blocked_seconds=max(took - needed, 0.0))
 
 
 def ping() -> Startup:
@@ -478,6 +484,7 @@ class _Process:
     """What a worker process keeps between jobs: the one piece of module state there is."""
 
     worker: Worker | None = None
+    cpu = CpuClock()
     startup = Startup(0, "start_worker was not run", "")
 
 

@@ -1,0 +1,227 @@
+"""Tuner: measures how the run goes, and carries out what the controller decides; in the engine's loop.
+
+It looks when the user takes a batch, at most a few times a second: no timer runs, and a loader that nobody
+takes from is left as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from ..machine import available_memory, local_world_size
+from .adapt import Controller, Range, Seen, depth
+
+if TYPE_CHECKING:
+    import anyio
+
+    from .._workers.pool import PoolOptions, WorkerPool
+    from ..stats import Counters, LoaderStats
+    from .adapt import Change, Knob
+    from .memory import Memory
+    from .sizes import Sizes
+
+__all__ = ["FIRST_READS", "Tuner"]
+
+_log = logging.getLogger("aioload.engine")
+
+FIRST_READS = 4  # a local disk is busy with these
+_FIRST_AHEAD = 2  # runs: one that is being read, one that waits for the user
+_MOST_AHEAD = 64
+_WINDOW_SECONDS = 0.25
+_WINDOW_BATCHES = 4
+_LONG_WINDOW_SECONDS = 2.0  # then fewer batches do
+_SPARE_BYTES = 4 << 20  # of a batch, up to which a second one may wait for each worker
+_SHARE = 0.75  # of the shared memory that batches ahead may fill: the rest is for those in work
+
+_COUNTERS: dict[Knob, str] = {"workers": "num_workers", "ahead": "prefetch", "reads": "reads_in_flight"}
+
+
+class Tuner:
+    """Measures and adapts.
+
+    Args:
+        options: of the workers.
+        prefetch: batches ahead that the user asked for; None adapts.
+        most_reads: that the storages can have under way at once.
+        counters: read, and told of what is chosen.
+        sizes: what is known about samples.
+        memory: the arena's.
+        limiter: of the reads.
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        options: PoolOptions,
+        prefetch: int | None,
+        most_reads: int,
+        counters: Counters,
+        sizes: Sizes,
+        memory: Memory,
+        limiter: anyio.CapacityLimiter,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.pool: WorkerPool | None = None
+        self._prefetch = prefetch
+        self._counters = counters
+        self._sizes = sizes
+        self._memory = memory
+        self._limiter = limiter
+        self._clock = clock
+        cpus = max(options.num_workers, 1)
+        most = options.most_workers or options.num_workers
+        adapts = most > options.num_workers
+        self._controller = Controller(
+            workers=Range(cpus, 1, most) if adapts else Range.only(cpus),
+            ahead=Range.only(1) if prefetch is not None else Range(_FIRST_AHEAD, 1, _MOST_AHEAD),
+            reads=Range(min(FIRST_READS, most_reads), 1, most_reads),
+            cpus=cpus,
+        )
+        self._holders = 0
+        self._held_since = self._held_seconds = 0.0
+        self._before: LoaderStats | None = None
+        self._began = 0.0
+        self._depth = 0
+        self._tell(adapts)
+
+    @contextlib.contextmanager
+    def holding(self) -> Iterator[None]:
+        """Count the time as one in which a run is held back for being too far ahead."""
+        if not self._holders:
+            self._held_since = self._clock()
+        self._holders += 1
+        try:
+            yield
+        finally:
+            self._holders -= 1
+            if not self._holders:
+                self._held_seconds += self._clock() - self._held_since
+
+    def depth(self, rows: int, steps: int) -> int:
+        """Return how many batches may lie between the user and the last one under way.
+
+        Args:
+            rows: of a batch.
+            steps: batches that walk together.
+        """
+        found = self._prefetch or self._free_depth(rows, steps)
+        if found != self._depth:
+            self._depth = found
+            self._counters.set(prefetch=found)
+        return found
+
+    def look(self) -> None:
+        """Note that the user has taken a batch; from time to time, see how it goes."""
+        now = self._clock()
+        if self._before is not None and now - self._began < _WINDOW_SECONDS:
+            return
+        stats = self._counters.snapshot()
+        before, held = self._before, self._held()
+        if before is not None and self._is_whole(now, stats, before):
+            seen = _seen(now - self._began, before, stats, held, inline=self.pool is None)
+            self._take_in(now, seen)
+        elif before is not None:
+            return
+        self._before, self._began = stats, now
+        self._held_seconds = 0.0
+        self._held_since = now
+
+    def _is_whole(self, now: float, stats: LoaderStats, before: LoaderStats) -> bool:
+        """Tell whether a window has gone on for long enough to say something."""
+        batches = stats.batches - before.batches
+        return batches >= _WINDOW_BATCHES or now - self._began >= _LONG_WINDOW_SECONDS
+
+    def _take_in(self, now: float, seen: Seen) -> None:
+        """Let the controller decide about a window, unless workers are on their way."""
+        if self.pool is not None and not self.pool.settled:
+            return
+        if self.pool is not None and self.pool.num_workers < self._controller["workers"]:
+            self._refuse(self.pool.num_workers, "further workers did not start")
+            return
+        change = self._controller.observe(now, seen)
+        if change is not None:
+            self._carry_out(change)
+
+    def _carry_out(self, change: Change) -> None:
+        """Make a change."""
+        if change.knob == "workers" and not self._resize(change.value):
+            return
+        if change.knob == "reads":
+            self._limiter.total_tokens = change.value
+        value = self._controller[change.knob]
+        self._counters.add(adaptations=1)
+        if change.knob != "ahead":
+            self._counters.set(**{_COUNTERS[change.knob]: value})
+        self._counters.reasons[_COUNTERS[change.knob]] = change.reason
+        _log.debug("%s: %d, since %s", change.knob, value, change.reason)
+
+    def _resize(self, count: int) -> bool:
+        """Have so many workers, if there is memory for them."""
+        assert self.pool is not None
+        present = self.pool.num_workers
+        needed = (count - present) * self.pool.worker_bytes
+        if needed > 0 and needed > available_memory() // 4 // local_world_size():
+            self._refuse(present, "there is no memory for more")
+            return False
+        self.pool.resize(count)
+        return True
+
+    def _refuse(self, present: int, why: str) -> None:
+        self._controller.refuse("workers", present)
+        self._counters.set(num_workers=present)
+        self._counters.reasons["num_workers"] = why
+
+    def _free_depth(self, rows: int, steps: int) -> int:
+        """Return the depth that keeps the workers busy, within the memory that batches may fill."""
+        batch_bytes = self._sizes.batch_bytes(rows)
+        jobs = self._sizes.parts(rows) if steps == 1 else 1
+        workers, ahead = self._controller["workers"], self._controller["ahead"]
+        spare = batch_bytes * steps <= _SPARE_BYTES or steps > 1
+        wanted = depth(workers=workers, jobs=jobs, steps=steps, ahead=ahead, spare=spare)
+        return max(2, min(wanted, int(_SHARE * self._memory.shareable / batch_bytes)))
+
+    def _held(self) -> float:
+        """Return the seconds of this window in which runs were held back."""
+        if not self._holders:
+            return self._held_seconds
+        return self._held_seconds + self._clock() - self._held_since
+
+    def _tell(self, adapts: bool) -> None:
+        """Say what the numbers are at first, and why."""
+        auto = "the CPUs that this process may use" if adapts else "as asked for"
+        self._counters.reasons.update(
+            num_workers=auto,
+            prefetch="keeps the workers busy" if self._prefetch is None else "as asked for",
+            reads_in_flight="storage answers fast enough",
+        )
+        self._counters.set(reads_in_flight=self._controller["reads"])
+
+
+def _seen(seconds: float, before: LoaderStats, after: LoaderStats, held: float, *, inline: bool) -> Seen:
+    """Return what happened between two snapshots."""
+    wait = after.wait_seconds - before.wait_seconds
+    work, blocked = after.work_seconds - before.work_seconds, after.blocked_seconds - before.blocked_seconds
+    if inline:  # samples are made while the user waits for them, and only then
+        work = sum(
+            getattr(after, name) - getattr(before, name)
+            for name in ("decode_seconds", "transform_seconds", "collate_seconds")
+        )
+        blocked = 0.0
+    capacity = wait if inline else seconds
+    return Seen(
+        seconds=seconds,
+        batches=after.batches - before.batches,
+        wait_seconds=wait,
+        consumer_seconds=after.consumer_seconds - before.consumer_seconds,
+        busy=work / capacity if capacity > 0 else 0.0,
+        blocked=min(blocked / work, 1.0) if work > 0 else 0.0,
+        reads=after.reads - before.reads,
+        read_bytes=after.read_bytes - before.read_bytes,
+        read_seconds=after.read_seconds - before.read_seconds,
+        held=min(held / seconds, 1.0) if seconds > 0 else 0.0,
+    )
