@@ -79,6 +79,7 @@ class Counters:
         self._values: dict[str, float] = {field.name: 0 for field in fields(LoaderStats)}
         self.reasons: dict[str, str] = {}  # why a setting is what it is, by the name of its counter
         self._left_at: float | None = None
+        self._arrived_at: float | None = None
 
     def add(self, **amounts: float) -> None:
         """Add to some counters."""
@@ -99,18 +100,26 @@ class Counters:
         now = time.perf_counter()
         if self._left_at is not None:
             self._values["consumer_seconds"] += now - self._left_at
+        self._arrived_at = now
         return now
 
     def leave(self, arrived: float, samples: int, size: int) -> None:
         """Note that the user goes away with a batch."""
         self._left_at = now = time.perf_counter()
+        self._arrived_at = None
         if not self._values["batches"]:
             self._values["first_batch_seconds"] = now - arrived
         self.add(batches=1, samples=samples, batch_bytes=size, wait_seconds=now - arrived)
 
     def pause(self) -> None:
         """Note that an iteration ended: what the user does until the next is nobody's business."""
-        self._left_at = None
+        self._left_at = self._arrived_at = None
+
+    @property
+    def waited(self) -> float:
+        """Seconds that the user has waited, those of a wait that goes on included; from any thread."""
+        arrived = self._arrived_at
+        return self._values["wait_seconds"] + (0.0 if arrived is None else time.perf_counter() - arrived)
 
     def snapshot(self) -> LoaderStats:
         """Return all counters as they are now."""

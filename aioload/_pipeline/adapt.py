@@ -14,7 +14,7 @@ each time for longer: so the number of changes grows with the logarithm of time,
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 __all__ = ["Change", "Controller", "Knob", "Range", "Seen", "depth"]
@@ -22,7 +22,7 @@ __all__ = ["Change", "Controller", "Knob", "Range", "Seen", "depth"]
 Knob = Literal["workers", "ahead", "reads"]
 
 _STARVING = 0.05  # of the user's time spent waiting: below it, there is little to win
-_CALM = 0.01  # of it: nobody waits, but for the jitter of taking
+_CALM = 0.02  # of it: nobody waits, but for the jitter of taking
 _FULL = 0.8  # of the workers busy, or of the reads under way: what is missing is the way between two
 _HELD = 0.5  # of the time in which batches were held back
 _VOTES = 2  # windows in a row that must say the same, so that one odd moment decides nothing
@@ -30,12 +30,13 @@ _JUDGED = 2  # windows that decide about a trial, after one in which work under 
 _WATCHED = 8  # windows in which nobody may wait after a step down
 _GAIN: dict[Knob, float] = {
     "workers": 0.1,
-    "ahead": 0.05,
+    "ahead": 0.1,
     "reads": 0.1,
 }  # less waiting that a step up must bring to stay
 _SLOW_READ = 1e-3, 1 << 30  # seconds, and bytes a second: what is faster comes from memory, or nearly
 _CALM_SECONDS, _CALM_BATCHES = 5.0, 100  # before a step down
 _LONGEST_CALM = 1.0  # seconds that count of one window: a user who went away says nothing about the pace
+_STEP = 6  # workers that may be added at once, where twice as many are fewer
 _SPARE = 1.5  # workers that stay, for each that is busy
 _FIRST_REST, _MORE_REST = 30.0, 4.0  # seconds, and how much longer after each further failure
 
@@ -96,13 +97,42 @@ class Change:
 
 
 @dataclass(slots=True)
+class _Sum:
+    """Windows, taken together."""
+
+    seconds: float = 0.0
+    batches: int = 0
+    wait_seconds: float = 0.0
+    read_bytes: int = 0
+
+    def add(self, seen: Seen) -> None:
+        """Add a window."""
+        self.seconds += seen.seconds
+        self.batches += seen.batches
+        self.wait_seconds += seen.wait_seconds
+        self.read_bytes += seen.read_bytes
+
+    def cost(self, knob: Knob) -> float:
+        """Return what is to become less: seconds for a byte, or those that the user waited for a batch."""
+        if knob == "reads":  # bytes flow evenly where batches come in bursts
+            return self.seconds / max(self.read_bytes, 1)
+        return self.wait_seconds / max(self.batches, 1)
+
+
+@dataclass(slots=True)
 class _Trial:
     change: Change
     before: int
-    cost: float  # seconds waited for a batch before it
+    cost: float
     rounds: int = 0
-    wait_seconds: float = 0.0
-    batches: int = 0
+    sum: _Sum = field(default_factory=_Sum)
+
+
+@dataclass(slots=True)
+class _Votes:
+    knob: Knob | None = None
+    count: int = 0
+    sum: _Sum = field(default_factory=_Sum)
 
 
 @dataclass(slots=True)
@@ -130,14 +160,6 @@ class _Calm:
         self.busy_seconds += seen.busy * seconds
 
 
-@dataclass(slots=True)
-class _Votes:
-    change: Change | None = None
-    count: int = 0
-    wait_seconds: float = 0.0
-    batches: int = 0
-
-
 class Controller:
     """Decides, window by window, which number to change.
 
@@ -155,6 +177,7 @@ class Controller:
         self._trial: _Trial | None = None
         self._votes = _Votes()
         self._calm = _Calm()
+        self._went_down = False
         self._rests: dict[tuple[Knob, bool], _Rest] = {}
 
     def __getitem__(self, knob: Knob) -> int:
@@ -163,25 +186,21 @@ class Controller:
 
     def observe(self, now: float, seen: Seen) -> Change | None:
         """Take in a window; return what to change, if anything."""
-        if not seen.batches:
-            return None
         if self._trial is not None:
             return self._judge(now, seen, self._trial)
-        wish = self._wish(seen)
-        if wish is None or now < self._rest(wish.knob, wish.value > self[wish.knob]).until:
+        wish = self._wish(now, seen)
+        if wish is None:
             self._votes = _Votes()
             return None
         if wish.value < self[wish.knob]:
             return self._try(now, wish, 0.0)
 
+        if self._votes.knob != wish.knob:
+            self._votes = _Votes(wish.knob)
         votes = self._votes
-        if votes.change is None or votes.change.knob != wish.knob:
-            votes = self._votes = _Votes()
-        votes.change = wish
         votes.count += 1
-        votes.wait_seconds += seen.wait_seconds
-        votes.batches += seen.batches
-        return self._try(now, wish, votes.wait_seconds / votes.batches) if votes.count >= _VOTES else None
+        votes.sum.add(seen)
+        return self._try(now, wish, votes.sum.cost(wish.knob)) if votes.count >= _VOTES else None
 
     def refuse(self, knob: Knob, value: int) -> None:
         """Note that a number cannot be more than it is, whatever would help."""
@@ -191,36 +210,45 @@ class Controller:
         self._values[knob] = value
         self._ranges[knob] = Range(range_.start, min(range_.least, value), value)
 
-    def _wish(self, seen: Seen) -> Change | None:
+    def _wish(self, now: float, seen: Seen) -> Change | None:
         """Return what the window asks for."""
         if seen.waiting > _STARVING:
             self._calm = _Calm()
-            return self._more(seen)
+            return self._more(now, seen)
         if seen.waiting > _CALM:
             self._calm = _Calm()
         else:
             self._calm.add(seen)
-        return self._fewer_workers()
+        return self._fewer_workers(now)
 
-    def _more(self, seen: Seen) -> Change | None:
+    def _more(self, now: float, seen: Seen) -> Change | None:
         """Return what would let the user wait less."""
-        workers, reads, ahead = self["workers"], self["reads"], self["ahead"]
+        workers, reads = self["workers"], self["reads"]
         if seen.busy >= _FULL * workers:
             computing = max(1 - seen.blocked, 1e-3)
+            count = min(max(2 * workers, workers + _STEP), int(self._cpus / computing))
             why = f"jobs spent {seen.blocked:.0%} of their time waiting, not computing"
-            return self._up("workers", min(2 * workers, int(self._cpus / computing)), why)
+            return self._up(now, "workers", count, why) if seen.batches else None
 
-        read = seen.read_seconds / seen.reads if seen.reads else 0.0
-        slow = _SLOW_READ[0] + (seen.read_bytes / seen.reads if seen.reads else 0.0) / _SLOW_READ[1]
-        if read > slow and seen.read_seconds >= _FULL * reads * seen.seconds:
-            more = self._up("reads", 2 * reads, f"a read took {1000 * read:.1f} ms, and workers waited")
-            if more is not None:
-                return more
-        if seen.held >= _HELD:
-            return self._up("ahead", 2 * ahead, "workers were idle at times while batches were held back")
-        return None
+        wish = None
+        if self._waits_for_reads(seen):
+            took = 1000 * seen.read_seconds / seen.reads
+            wish = self._up(
+                now, "reads", 2 * reads, f"a read took {took:.1f} ms, and workers waited for them"
+            )
+        if wish is None and seen.held >= _HELD and seen.batches:
+            why = "workers were idle at times while further batches were held back"
+            wish = self._up(now, "ahead", 2 * self["ahead"], why)
+        return wish
 
-    def _fewer_workers(self) -> Change | None:
+    def _waits_for_reads(self, seen: Seen) -> bool:
+        """Tell whether all reads that may be under way are, and each of them takes long."""
+        if seen.read_seconds < _FULL * self["reads"] * seen.seconds or not seen.reads:
+            return False
+        seconds, rate = _SLOW_READ
+        return seen.read_seconds > seen.reads * seconds + seen.read_bytes / rate
+
+    def _fewer_workers(self, now: float) -> Change | None:
         """Return how many workers are enough, once nobody has waited for a while."""
         calm, workers = self._calm, self["workers"]
         if calm.seconds < _CALM_SECONDS or calm.batches < _CALM_BATCHES:
@@ -228,25 +256,29 @@ class Controller:
         busy = calm.busy_seconds / calm.seconds
         enough = max(math.ceil(_SPARE * busy + 0.5), workers // 2, self._ranges["workers"].least)
         self._calm = _Calm()
-        if enough >= workers:
+        if enough >= workers or now < self._rest("workers", up=False).until:
             return None
         return Change("workers", enough, f"{busy:.1f} of {workers} were busy, and nobody waited")
 
-    def _up(self, knob: Knob, value: int, why: str) -> Change | None:
+    def _up(self, now: float, knob: Knob, value: int, why: str) -> Change | None:
+        """Return a step up, if there is room for it and the last one has not just failed."""
         value = min(value, self._ranges[knob].most)
-        return Change(knob, value, why) if value > self[knob] else None
+        if value <= self[knob] or now < self._rest(knob, up=True).until:
+            return None
+        return Change(knob, value, why)
 
-    def _rest(self, knob: Knob, up: bool) -> _Rest:
+    def _rest(self, knob: Knob, *, up: bool) -> _Rest:
         return self._rests.setdefault((knob, up), _Rest())
 
     def _try(self, now: float, change: Change, cost: float) -> Change:
         """Make a change, and begin to watch what comes of it."""
         before = self[change.knob]
-        went_down = self._rests.get(("workers", False))
-        if change.knob == "workers" and change.value > before and went_down is not None:
-            went_down.begin(
-                now
-            )  # a step down that must be made up for was a mistake, however late that shows
+        if change.knob == "workers" and change.value < before:
+            self._went_down = True
+        elif change.knob == "workers" and self._went_down:
+            # a step down that must be made up for was a mistake, however late that shows
+            self._went_down = False
+            self._rest("workers", up=False).begin(now)
         self._trial = _Trial(change, before, cost)
         self._votes = _Votes()
         self._values[change.knob] = change.value
@@ -263,19 +295,19 @@ class Controller:
                 self._trial = None
             return None
         if trial.rounds == 1:
+            return None  # what was under way
+        trial.sum.add(seen)
+        if trial.rounds <= _JUDGED or not (knob == "reads" or trial.sum.batches):
             return None
-        trial.wait_seconds += seen.wait_seconds
-        trial.batches += seen.batches
-        if trial.rounds <= _JUDGED:
-            return None
-        if trial.wait_seconds / trial.batches > trial.cost * (1 - _GAIN[knob]):
-            return self._undo(now, trial, f"{value} brought nothing")
+        if trial.sum.cost(knob) > trial.cost * (1 - _GAIN[knob]):
+            return self._undo(now, trial, f"{'more' if knob == 'ahead' else value} brought nothing")
         self._trial = None
         return self.observe(now, seen)  # its last window is the first to ask for more
 
     def _undo(self, now: float, trial: _Trial, why: str) -> Change:
         knob = trial.change.knob
-        self._rest(knob, trial.change.value > trial.before).begin(now)
+        self._went_down = False
+        self._rest(knob, up=trial.change.value > trial.before).begin(now)
         self._trial = None
         self._values[knob] = trial.before
         return Change(knob, trial.before, why)

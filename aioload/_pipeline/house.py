@@ -19,6 +19,7 @@ from .deliver import Output
 from .fetch import Reader
 from .memory import Memory
 from .sizes import Sizes
+from .slots import Slots
 from .tuner import FIRST_READS, Tuner
 
 if TYPE_CHECKING:
@@ -74,10 +75,18 @@ class House:
         self.labels = settings.labels
         self.sizes = Sizes(settings.workers.num_workers, settings.record_bytes, memory.limit // 16)
         most_reads = max((getattr(storage, "max_reads", _MOST_READS) for storage in storages), default=1)
-        limiter = anyio.CapacityLimiter(min(FIRST_READS, most_reads))
-        self.reader = Reader(storages, settings.shards, settings.sources, limiter, MAX_READ_BYTES, counters)
+        slots = Slots(min(FIRST_READS, most_reads))
         self.tuner = Tuner(
-            settings.workers, settings.prefetch, most_reads, counters, self.sizes, memory, limiter
+            settings.workers, settings.prefetch, most_reads, counters, self.sizes, memory, slots
+        )
+        self.reader = Reader(
+            storages,
+            settings.shards,
+            settings.sources,
+            slots,
+            MAX_READ_BYTES,
+            counters,
+            on_read=self.tuner.look,
         )
         self.suspects = Suspects()
         self.pool: WorkerPool | None = None

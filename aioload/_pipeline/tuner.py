@@ -1,13 +1,14 @@
 """Tuner: measures how the run goes, and carries out what the controller decides; in the engine's loop.
 
-It looks when the user takes a batch, at most a few times a second: no timer runs, and a loader that nobody
-takes from is left as it is.
+It looks when the user takes a batch or a read ends, at most a few times a second: no timer runs, and a
+loader that nobody takes from is left as it is.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -16,13 +17,12 @@ from ..machine import available_memory, local_world_size
 from .adapt import Controller, Range, Seen, depth
 
 if TYPE_CHECKING:
-    import anyio
-
     from .._workers.pool import PoolOptions, WorkerPool
     from ..stats import Counters, LoaderStats
     from .adapt import Change, Knob
     from .memory import Memory
     from .sizes import Sizes
+    from .slots import Slots
 
 __all__ = ["FIRST_READS", "Tuner"]
 
@@ -30,13 +30,15 @@ _log = logging.getLogger("aioload.engine")
 
 FIRST_READS = 4  # a local disk is busy with these
 _FIRST_AHEAD = 2  # runs: one that is being read, one that waits for the user
-_MOST_AHEAD = 64
+_MOST_AHEAD = 16
 _WINDOW_SECONDS = 0.25
 _WINDOW_BATCHES = 4
 _LONG_WINDOW_SECONDS = 2.0  # then fewer batches do
+_WINDOW_READS = 4  # or so many for each that may be under way
 _SPARE_BYTES = 4 << 20  # of a batch, up to which a second one may wait for each worker
 _SHARE = 0.75  # of the shared memory that batches ahead may fill: the rest is for those in work
 
+_STAGES = ("decode_seconds", "transform_seconds", "collate_seconds")
 _COUNTERS: dict[Knob, str] = {"workers": "num_workers", "ahead": "prefetch", "reads": "reads_in_flight"}
 
 
@@ -50,7 +52,7 @@ class Tuner:
         counters: read, and told of what is chosen.
         sizes: what is known about samples.
         memory: the arena's.
-        limiter: of the reads.
+        slots: of the reads.
         clock: seconds.
     """
 
@@ -62,16 +64,17 @@ class Tuner:
         counters: Counters,
         sizes: Sizes,
         memory: Memory,
-        limiter: anyio.CapacityLimiter,
+        slots: Slots,
         *,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.pool: WorkerPool | None = None
+        self.on_change: Callable[[], object] = int
         self._prefetch = prefetch
         self._counters = counters
         self._sizes = sizes
         self._memory = memory
-        self._limiter = limiter
+        self._slots = slots
         self._clock = clock
         cpus = max(options.num_workers, 1)
         most = options.most_workers or options.num_workers
@@ -85,8 +88,10 @@ class Tuner:
         self._holders = 0
         self._held_since = self._held_seconds = 0.0
         self._before: LoaderStats | None = None
-        self._began = 0.0
+        self._waited = 0.0
+        self._began = -math.inf
         self._depth = 0
+        self._reads_per_batch = 1.0
         self._tell(adapts)
 
     @contextlib.contextmanager
@@ -115,26 +120,62 @@ class Tuner:
             self._counters.set(prefetch=found)
         return found
 
+    @property
+    def due(self) -> bool:
+        """Whether `look` may find something to do; from any thread."""
+        return self._clock() - self._began >= _WINDOW_SECONDS
+
     def look(self) -> None:
-        """Note that the user has taken a batch; from time to time, see how it goes."""
+        """See how it goes, if that has not just been done."""
+        # hot: once per read
         now = self._clock()
-        if self._before is not None and now - self._began < _WINDOW_SECONDS:
+        if now - self._began < _WINDOW_SECONDS:
             return
-        stats = self._counters.snapshot()
-        before, held = self._before, self._held()
-        if before is not None and self._is_whole(now, stats, before):
-            seen = _seen(now - self._began, before, stats, held, inline=self.pool is None)
-            self._take_in(now, seen)
-        elif before is not None:
-            return
-        self._before, self._began = stats, now
-        self._held_seconds = 0.0
-        self._held_since = now
+        stats, waited = self._counters.snapshot(), self._counters.waited
+        if not stats.batches:
+            return  # the start says nothing about what follows
+        if self._before is not None:
+            if not self._is_whole(now, stats, self._before):
+                return
+            self._take_in(now, self._seen(now, stats, waited))
+        self._before, self._waited, self._began = stats, waited, now
+        self._held_seconds, self._held_since = 0.0, now
 
     def _is_whole(self, now: float, stats: LoaderStats, before: LoaderStats) -> bool:
         """Tell whether a window has gone on for long enough to say something."""
-        batches = stats.batches - before.batches
-        return batches >= _WINDOW_BATCHES or now - self._began >= _LONG_WINDOW_SECONDS
+        return (
+            stats.batches - before.batches >= _WINDOW_BATCHES
+            or stats.reads - before.reads >= _WINDOW_READS * self._controller["reads"]
+            or now - self._began >= _LONG_WINDOW_SECONDS
+        )
+
+    def _seen(self, now: float, after: LoaderStats, waited: float) -> Seen:
+        """Return what has happened since the last look."""
+        assert self._before is not None
+        before, seconds = self._before, now - self._began
+        wait = max(waited - self._waited, 0.0)
+        work, blocked = (
+            after.work_seconds - before.work_seconds,
+            after.blocked_seconds - before.blocked_seconds,
+        )
+        if self.pool is None:  # samples are made while the user waits for them, and only then
+            work = sum(getattr(after, name) - getattr(before, name) for name in _STAGES)
+        capacity = seconds if self.pool is not None else wait
+        batches, reads = after.batches - before.batches, after.reads - before.reads
+        if batches and reads:
+            self._reads_per_batch += (reads / batches - self._reads_per_batch) / 2
+        return Seen(
+            seconds=seconds,
+            batches=batches,
+            wait_seconds=wait,
+            consumer_seconds=after.consumer_seconds - before.consumer_seconds,
+            busy=work / capacity if capacity > 0 else 0.0,
+            blocked=min(blocked / work, 1.0) if work > 0 else 0.0,
+            reads=reads,
+            read_bytes=after.read_bytes - before.read_bytes,
+            read_seconds=after.read_seconds - before.read_seconds,
+            held=min(self._held() / seconds, 1.0),
+        )
 
     def _take_in(self, now: float, seen: Seen) -> None:
         """Let the controller decide about a window, unless workers are on their way."""
@@ -152,12 +193,13 @@ class Tuner:
         if change.knob == "workers" and not self._resize(change.value):
             return
         if change.knob == "reads":
-            self._limiter.total_tokens = change.value
+            self._slots.resize(change.value)
         value = self._controller[change.knob]
         self._counters.add(adaptations=1)
         if change.knob != "ahead":
             self._counters.set(**{_COUNTERS[change.knob]: value})
         self._counters.reasons[_COUNTERS[change.knob]] = change.reason
+        self.on_change()
         _log.debug("%s: %d, since %s", change.knob, value, change.reason)
 
     def _resize(self, count: int) -> bool:
@@ -183,6 +225,9 @@ class Tuner:
         workers, ahead = self._controller["workers"], self._controller["ahead"]
         spare = batch_bytes * steps <= _SPARE_BYTES or steps > 1
         wanted = depth(workers=workers, jobs=jobs, steps=steps, ahead=ahead, spare=spare)
+        more_reads = self._controller["reads"] - FIRST_READS
+        if more_reads > 0:  # there must be something to read
+            wanted += math.ceil(more_reads / max(self._reads_per_batch, 1e-3))
         return max(2, min(wanted, int(_SHARE * self._memory.shareable / batch_bytes)))
 
     def _held(self) -> float:
@@ -200,28 +245,3 @@ class Tuner:
             reads_in_flight="storage answers fast enough",
         )
         self._counters.set(reads_in_flight=self._controller["reads"])
-
-
-def _seen(seconds: float, before: LoaderStats, after: LoaderStats, held: float, *, inline: bool) -> Seen:
-    """Return what happened between two snapshots."""
-    wait = after.wait_seconds - before.wait_seconds
-    work, blocked = after.work_seconds - before.work_seconds, after.blocked_seconds - before.blocked_seconds
-    if inline:  # samples are made while the user waits for them, and only then
-        work = sum(
-            getattr(after, name) - getattr(before, name)
-            for name in ("decode_seconds", "transform_seconds", "collate_seconds")
-        )
-        blocked = 0.0
-    capacity = wait if inline else seconds
-    return Seen(
-        seconds=seconds,
-        batches=after.batches - before.batches,
-        wait_seconds=wait,
-        consumer_seconds=after.consumer_seconds - before.consumer_seconds,
-        busy=work / capacity if capacity > 0 else 0.0,
-        blocked=min(blocked / work, 1.0) if work > 0 else 0.0,
-        reads=after.reads - before.reads,
-        read_bytes=after.read_bytes - before.read_bytes,
-        read_seconds=after.read_seconds - before.read_seconds,
-        held=min(held / seconds, 1.0) if seconds > 0 else 0.0,
-    )

@@ -48,6 +48,7 @@ class Turns:
         self._ahead: Pass | None = None
         self._following: Plan | None = None
         self._begun = 0
+        house.tuner.on_change = self._look_again
 
     def begin(self, plan: Plan, handover: Handover[Item], following: Plan | None, number: int) -> None:
         """Begin a pass, and end those before.
@@ -86,7 +87,11 @@ class Turns:
         if isinstance(item, Delivery) and item.lease is not None:
             self._house.memory.hold(item.lease)
         self._house.move_head()
-        self._house.tuner.look()  # before passes do, which may go further then
+        self._house.tuner.look()
+        self._look_again()
+
+    def _look_again(self) -> None:
+        """Let passes see whether there is room for their next runs."""
         for one in (self._current, self._ahead):
             if one is not None:
                 one.look_again()
