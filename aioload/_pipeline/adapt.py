@@ -28,11 +28,7 @@ _HELD = 0.5  # of the time in which batches were held back
 _VOTES = 2  # windows in a row that must say the same, so that one odd moment decides nothing
 _JUDGED = 2  # windows that decide about a trial, after one in which work under way runs out
 _WATCHED = 8  # windows in which nobody may wait after a step down
-_GAIN: dict[Knob, float] = {
-    "workers": 0.1,
-    "ahead": 0.1,
-    "reads": 0.1,
-}  # less waiting that a step up must bring to stay
+_GAIN = 0.1  # by which a step up must make waiting less, to stay
 _SLOW_READ = 1e-3, 1 << 30  # seconds, and bytes a second: what is faster comes from memory, or nearly
 _CALM_SECONDS, _CALM_BATCHES = 5.0, 100  # before a step down
 _LONGEST_CALM = 1.0  # seconds that count of one window: a user who went away says nothing about the pace
@@ -232,10 +228,8 @@ class Controller:
 
         wish = None
         if self._waits_for_reads(seen):
-            took = 1000 * seen.read_seconds / seen.reads
-            wish = self._up(
-                now, "reads", 2 * reads, f"a read took {took:.1f} ms, and workers waited for them"
-            )
+            why = f"a read took {1000 * seen.read_seconds / seen.reads:.1f} ms, and workers waited for it"
+            wish = self._up(now, "reads", 2 * reads, why)
         if wish is None and seen.held >= _HELD and seen.batches:
             why = "workers were idle at times while further batches were held back"
             wish = self._up(now, "ahead", 2 * self["ahead"], why)
@@ -299,7 +293,7 @@ class Controller:
         trial.sum.add(seen)
         if trial.rounds <= _JUDGED or not (knob == "reads" or trial.sum.batches):
             return None
-        if trial.sum.cost(knob) > trial.cost * (1 - _GAIN[knob]):
+        if trial.sum.cost(knob) > trial.cost * (1 - _GAIN):
             return self._undo(now, trial, f"{'more' if knob == 'ahead' else value} brought nothing")
         self._trial = None
         return self.observe(now, seen)  # its last window is the first to ask for more

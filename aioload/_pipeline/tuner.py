@@ -36,10 +36,13 @@ _WINDOW_BATCHES = 4
 _LONG_WINDOW_SECONDS = 2.0  # then fewer batches do
 _WINDOW_READS = 4  # or so many for each that may be under way
 _SPARE_BYTES = 4 << 20  # of a batch, up to which a second one may wait for each worker
+_KEPT = 2 / 3  # of the depth: above it, it is not taken back
 _SHARE = 0.75  # of the shared memory that batches ahead may fill: the rest is for those in work
 
+_BUSY = "keeps the workers busy"
+_NO_ROOM = "what memory_limit has room for"
 _STAGES = ("decode_seconds", "transform_seconds", "collate_seconds")
-_COUNTERS: dict[Knob, str] = {"workers": "num_workers", "ahead": "prefetch", "reads": "reads_in_flight"}
+_COUNTERS: dict[Knob, str] = {"workers": "num_workers", "reads": "reads_in_flight"}
 
 
 class Tuner:
@@ -91,6 +94,7 @@ class Tuner:
         self._waited = 0.0
         self._began = -math.inf
         self._depth = 0
+        self._why_ahead = _BUSY
         self._reads_per_batch = 1.0
         self._tell(adapts)
 
@@ -114,10 +118,17 @@ class Tuner:
             rows: of a batch.
             steps: batches that walk together.
         """
-        found = self._prefetch or self._free_depth(rows, steps)
+        if self._prefetch is not None:
+            return self._prefetch
+        wanted = self._wanted_depth(rows, steps)
+        if self._depth * _KEPT <= wanted <= self._depth:
+            wanted = self._depth  # measured costs waver, and nothing is won by following them
+        room = int(_SHARE * self._memory.shareable / self._sizes.batch_bytes(rows))
+        found = min(wanted, max(room, self._controller["workers"] + 1))
         if found != self._depth:
             self._depth = found
             self._counters.set(prefetch=found)
+            self._counters.reasons["prefetch"] = _NO_ROOM if found < wanted else self._why_ahead
         return found
 
     @property
@@ -154,10 +165,8 @@ class Tuner:
         assert self._before is not None
         before, seconds = self._before, now - self._began
         wait = max(waited - self._waited, 0.0)
-        work, blocked = (
-            after.work_seconds - before.work_seconds,
-            after.blocked_seconds - before.blocked_seconds,
-        )
+        work = after.work_seconds - before.work_seconds
+        blocked = after.blocked_seconds - before.blocked_seconds
         if self.pool is None:  # samples are made while the user waits for them, and only then
             work = sum(getattr(after, name) - getattr(before, name) for name in _STAGES)
         capacity = seconds if self.pool is not None else wait
@@ -196,9 +205,12 @@ class Tuner:
             self._slots.resize(change.value)
         value = self._controller[change.knob]
         self._counters.add(adaptations=1)
-        if change.knob != "ahead":
+        if change.knob == "ahead":
+            self._why_ahead = change.reason
+            self._depth = 0  # to be found anew
+        else:
             self._counters.set(**{_COUNTERS[change.knob]: value})
-        self._counters.reasons[_COUNTERS[change.knob]] = change.reason
+            self._counters.reasons[_COUNTERS[change.knob]] = change.reason
         self.on_change()
         _log.debug("%s: %d, since %s", change.knob, value, change.reason)
 
@@ -218,17 +230,20 @@ class Tuner:
         self._counters.set(num_workers=present)
         self._counters.reasons["num_workers"] = why
 
-    def _free_depth(self, rows: int, steps: int) -> int:
-        """Return the depth that keeps the workers busy, within the memory that batches may fill."""
-        batch_bytes = self._sizes.batch_bytes(rows)
+    def _wanted_depth(self, rows: int, steps: int) -> int:
+        """Return the depth that keeps the workers and the storage busy."""
         jobs = self._sizes.parts(rows) if steps == 1 else 1
-        workers, ahead = self._controller["workers"], self._controller["ahead"]
-        spare = batch_bytes * steps <= _SPARE_BYTES or steps > 1
-        wanted = depth(workers=workers, jobs=jobs, steps=steps, ahead=ahead, spare=spare)
+        wanted = depth(
+            workers=self._controller["workers"],
+            jobs=jobs,
+            steps=steps,
+            ahead=self._controller["ahead"],
+            spare=steps > 1 or self._sizes.batch_bytes(rows) <= _SPARE_BYTES,
+        )
         more_reads = self._controller["reads"] - FIRST_READS
         if more_reads > 0:  # there must be something to read
             wanted += math.ceil(more_reads / max(self._reads_per_batch, 1e-3))
-        return max(2, min(wanted, int(_SHARE * self._memory.shareable / batch_bytes)))
+        return wanted
 
     def _held(self) -> float:
         """Return the seconds of this window in which runs were held back."""
@@ -241,7 +256,7 @@ class Tuner:
         auto = "the CPUs that this process may use" if adapts else "as asked for"
         self._counters.reasons.update(
             num_workers=auto,
-            prefetch="keeps the workers busy" if self._prefetch is None else "as asked for",
-            reads_in_flight="storage answers fast enough",
+            prefetch=_BUSY if self._prefetch is None else "as asked for",
+            reads_in_flight="more where reads are waited for",
         )
-        self._counters.set(reads_in_flight=self._controller["reads"])
+        self._counters.set(reads_in_flight=self._controller["reads"], prefetch=self._prefetch or 0)
