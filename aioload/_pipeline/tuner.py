@@ -139,10 +139,9 @@ class Tuner:
     def look(self) -> None:
         """See how it goes, if that has not just been done."""
         # hot: once per read
-        now = self._clock()
-        if now - self._began < _WINDOW_SECONDS:
+        if not self.due:
             return
-        stats, waited = self._counters.snapshot(), self._counters.waited
+        now, stats, waited = self._clock(), self._counters.snapshot(), self._counters.waited
         if not stats.batches:
             return  # the start says nothing about what follows
         if self._before is not None:
