@@ -81,9 +81,10 @@ class Loader:
         pad: fill the last global batch up to a multiple of the world size with the epoch's first records, so
             that all ranks have the same number of batches; without it each record comes exactly once, and
             ranks may end unevenly (rank 0 never before another: take states from there).
-        num_workers: processes that decode; 0 does all in this one; "auto" takes the usable CPUs, shared among
-            the ranks of a machine.
-        prefetch: batches ready ahead of the consumer; "auto" follows workers and batch size.
+        num_workers: processes that decode; 0 does all in this one; "auto" begins with the usable CPUs, shared
+            among the ranks of a machine, and takes more where they mostly wait, fewer where they idle.
+        prefetch: batches ready ahead of the consumer; "auto" keeps the workers busy, and takes more where
+            costs vary so much that the consumer waits although workers have time.
         memory_limit: bytes that raw records and batches on their way may take, as a number or a text such as
             "2GiB"; "auto" is 2 GiB or, if that is less, this rank's share of a quarter of what is available.
         reads: how local files are read: "file" reads them into shared memory; with "mmap" the workers map
@@ -132,7 +133,7 @@ class Loader:
         self.dataset = dataset if isinstance(dataset, Collection) else Dataset(dataset)
         self.batch_size = None if isinstance(batch_size, Budget) else count("batch_size", batch_size, least=1)
         self.drop_last = drop_last
-        self.num_workers = workers(num_workers)
+        self.num_workers, most_workers = workers(num_workers)
         self.rank, self.world_size = find_rank(rank, world_size)
         batching = Batching(self.batch_size or batch_size, self.rank, self.world_size, drop_last, pad)
         self._course = Course(
@@ -157,6 +158,7 @@ class Loader:
             None
             if max_jobs_per_worker is None
             else count("max_jobs_per_worker", max_jobs_per_worker, least=1),
+            most_workers,
         )
 
         self.counters = Counters()
@@ -273,7 +275,7 @@ class Loader:
 
     def report(self) -> str:
         """Return where the time went, as text."""
-        return render(self.stats())
+        return render(self.stats(), self.counters.reasons)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"epoch={self.epoch} workers={self.num_workers}"

@@ -32,6 +32,7 @@ __all__ = [
 _log = logging.getLogger("aioload.loader")
 
 _MAX_AUTO_MEMORY = 2 << 30
+_WORKERS_PER_CPU = 4  # at most, where workers mostly wait
 
 Transform = Callable[..., Any]
 Collate = Callable[[list[Any]], Any]
@@ -52,11 +53,12 @@ def seconds(name: str, value: Any) -> float:
     return value
 
 
-def workers(value: Any) -> int:
-    """Return how many worker processes an option means."""
+def workers(value: Any) -> tuple[int, int | None]:
+    """Return how many worker processes an option means, and how many may become of them if that is open."""
     if value == "auto":
-        return max(1, usable_cpus() // local_world_size())
-    return count("num_workers", value, least=0)
+        cpus = max(1, usable_cpus() // local_world_size())
+        return cpus, _WORKERS_PER_CPU * cpus
+    return count("num_workers", value, least=0), None
 
 
 def decoders(decode: Decode | None) -> dict[str, Any]:

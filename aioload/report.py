@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from .stats import LoaderStats
 
 __all__ = ["render"]
 
 
-def render(stats: LoaderStats) -> str:
-    """Return where the time went."""
+def render(stats: LoaderStats, reasons: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return where the time went.
+
+    Args:
+        stats: of the loader.
+        reasons: why settings are what they are, by their names in the stats.
+    """
     if not stats.batches:
         return "no batch has been handed out yet"
     steady = max(stats.wait_seconds - stats.first_batch_seconds, 0.0)
@@ -24,6 +32,7 @@ def render(stats: LoaderStats) -> str:
     if loop > 0:
         lines.append(f"throughput {stats.samples / (loop + stats.first_batch_seconds):,.0f} samples/s")
     lines += _stages(stats)
+    lines += _settings(stats, reasons)
     lines.append(
         f"memory: at most {_size(stats.memory_peak)} of {_size(stats.memory_limit)} in use; "
         f"{stats.copies:,} batches handed over as copies"
@@ -50,6 +59,16 @@ def _stages(stats: LoaderStats) -> list[str]:
     return [
         f"  {name:<10}{seconds:8.2f} s  {seconds * thousand:7.3f} s per 1,000 samples   {note}"
         for name, seconds, note in rows
+    ]
+
+
+def _settings(stats: LoaderStats, reasons: Mapping[str, str]) -> list[str]:
+    """Return a line for each number that the loader runs with, and why."""
+    names = {"num_workers": "workers", "prefetch": "batches ahead", "reads_in_flight": "reads at once"}
+    return [
+        f"{label}: {getattr(stats, name):,} ({reasons[name]})"
+        for name, label in names.items()
+        if name in reasons
     ]
 
 

@@ -36,6 +36,10 @@ class LoaderStats:
     """Workers' time in the user's transform."""
     collate_seconds: float = 0.0
     """Workers' time in putting batches together."""
+    work_seconds: float = 0.0
+    """Worker processes' time in jobs, all in all."""
+    blocked_seconds: float = 0.0
+    """Of it, time in which they neither computed nor waited for a CPU: in reads or waits of user code."""
     jobs: int = 0
     """Jobs that workers did."""
     jobs_again: int = 0
@@ -61,7 +65,13 @@ class LoaderStats:
     mapped: bool = False
     """Whether workers map the shards, so that records are not read into shared memory first."""
     num_workers: int = 0
-    """Worker processes; 0 when samples are made in the user's thread."""
+    """Worker processes as of now; 0 when samples are made in the user's thread."""
+    prefetch: int = 0
+    """Batches that may be under way or ready, as of now."""
+    reads_in_flight: int = 0
+    """Reads that may be under way at once, as of now."""
+    adaptations: int = 0
+    """How often workers, batches ahead or reads at once were changed by what was measured."""
 
 
 class Counters:
@@ -69,7 +79,9 @@ class Counters:
 
     def __init__(self) -> None:
         self._values: dict[str, float] = {field.name: 0 for field in fields(LoaderStats)}
+        self.reasons: dict[str, str] = {}  # why a setting is what it is, by the name of its counter
         self._left_at: float | None = None
+        self._arrived_at: float | None = None
 
     def add(self, **amounts: float) -> None:
         """Add to some counters."""
@@ -90,18 +102,26 @@ class Counters:
         now = time.perf_counter()
         if self._left_at is not None:
             self._values["consumer_seconds"] += now - self._left_at
+        self._arrived_at = now
         return now
 
     def leave(self, arrived: float, samples: int, size: int) -> None:
         """Note that the user goes away with a batch."""
         self._left_at = now = time.perf_counter()
+        self._arrived_at = None
         if not self._values["batches"]:
             self._values["first_batch_seconds"] = now - arrived
         self.add(batches=1, samples=samples, batch_bytes=size, wait_seconds=now - arrived)
 
     def pause(self) -> None:
         """Note that an iteration ended: what the user does until the next is nobody's business."""
-        self._left_at = None
+        self._left_at = self._arrived_at = None
+
+    @property
+    def waited(self) -> float:
+        """Seconds that the user has waited, those of a wait that goes on included; from any thread."""
+        arrived = self._arrived_at
+        return self._values["wait_seconds"] + (0.0 if arrived is None else time.perf_counter() - arrived)
 
     def snapshot(self) -> LoaderStats:
         """Return all counters as they are now."""

@@ -560,6 +560,8 @@ class Walk:
             decode_seconds=answer.decode_seconds,
             transform_seconds=answer.transform_seconds,
             collate_seconds=answer.collate_seconds,
+            work_seconds=answer.work_seconds,
+            blocked_seconds=answer.blocked_seconds,
         )
 
     def _note_misfit(self, part: Part, outcome: Outcome) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import anyio
@@ -17,10 +17,12 @@ from ..errors import AioloadError, ShardError, StorageError
 from .memory import let_go
 
 if TYPE_CHECKING:
+    from .._workers.pool import Order
     from ..stats import Counters
     from ..storage import Storage
     from .memory import Lease, Memory
     from .plan import Read, Run
+    from .slots import Slots
     from .window import Chunk
 
 __all__ = ["Failures", "Fetcher", "Reader"]
@@ -38,9 +40,10 @@ class Reader:
         storages: one for each set.
         shards: names of all shards, those of each set relative to its storage.
         sources: the set of each shard.
-        limiter: bounds the reads in flight.
+        slots: bound the reads in flight.
         max_read_bytes: a longer read becomes several.
         counters: told of bytes and seconds.
+        on_read: called after each read.
     """
 
     def __init__(
@@ -48,31 +51,34 @@ class Reader:
         storages: Sequence[Storage],
         shards: Sequence[str],
         sources: Sequence[int],
-        limiter: anyio.CapacityLimiter,
+        slots: Slots,
         max_read_bytes: int,
         counters: Counters,
+        on_read: Callable[[], object] = int,
     ) -> None:
         self._storages = storages
         self._shards = shards
         self._sources = sources
-        self._limiter = limiter
+        self._slots = slots
         self._max_read_bytes = max_read_bytes
         self._counters = counters
+        self._on_read = on_read
 
     @property
     def at_once(self) -> int:
         """Reads that may be in flight."""
-        return int(self._limiter.total_tokens)
+        return self._slots.total
 
-    async def read_into(self, shard: int, start: int, out: memoryview) -> None:
-        """Fill memory with the bytes of a shard from `start` on."""
+    async def read_into(self, shard: int, start: int, out: memoryview, order: Order) -> None:
+        """Fill memory with the bytes of a shard from `start` on; what has the lower order comes first."""
         for place in range(0, len(out), self._max_read_bytes):
             part = out[place : place + self._max_read_bytes]
-            async with self._limiter:
+            async with self._slots.take(order):
                 began = time.perf_counter()
                 storage = self._storages[self._sources[shard]]
                 await storage.read_into(self._shards[shard], start + place, part)
                 self._counters.read(len(part), time.perf_counter() - began)
+            self._on_read()
 
 
 class Fetcher:
@@ -155,7 +161,7 @@ class Fetcher:
         """Read into the arena; a read that is stuck keeps the lease for as long as it may write."""
         lease.keep()
         target = self._memory.arena.borrow(place, place + size, lease.release_soon)
-        await self._reader.read_into(shard, start, target.data)
+        await self._reader.read_into(shard, start, target.data, self._run.order)
 
     def _fail(self, row: int, error: AioloadError) -> None:
         record = int(self._run.table["record"][row])

@@ -20,6 +20,8 @@ from .fetch import Reader
 from .mapped import Mapped, choose
 from .memory import Memory
 from .sizes import Sizes
+from .slots import Slots
+from .tuner import FIRST_READS, Tuner
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_READ_BYTES", "House", "Settings"]
 
-_READS_IN_FLIGHT = 4
+_MOST_READS = 64  # at once, where a storage does not say
 MAX_READ_BYTES = 4 << 20  # a thread hop costs nothing that can be measured at this size
 
 
@@ -81,9 +83,21 @@ class House:
         self.memory = memory
         self.labels = settings.labels
         self.sizes = Sizes(settings.workers.num_workers, settings.record_bytes, memory.limit // 16)
-        limiter = anyio.CapacityLimiter(_READS_IN_FLIGHT)
+        most_reads = max((getattr(storage, "max_reads", _MOST_READS) for storage in storages), default=1)
+        slots = Slots(min(FIRST_READS, most_reads))
+        self.tuner = Tuner(
+            settings.workers, settings.prefetch, most_reads, counters, self.sizes, memory, slots
+        )
         self.mapped = mapped
-        self.reader = Reader(storages, settings.shards, settings.sources, limiter, MAX_READ_BYTES, counters)
+        self.reader = Reader(
+            storages,
+            settings.shards,
+            settings.sources,
+            slots,
+            MAX_READ_BYTES,
+            counters,
+            on_read=self.tuner.look,
+        )
         self.suspects = Suspects()
         self.pool: WorkerPool | None = None
         self._active: dict[Order, Callable[[], bool]] = {}
@@ -115,7 +129,7 @@ class House:
         memory = Memory(arena, settings.on_kept, window)
         house = cls(settings, counters, memory, storages, mapped)
         if settings.workers.num_workers:
-            house.pool = house._open_pool(stack)
+            house.pool = house.tuner.pool = house._open_pool(stack)
             stack.push_async_callback(house.end_workers)
             group.start_soon(house.pool.serve)
         return house
@@ -151,10 +165,12 @@ class House:
 
     def _open_pool(self, stack: contextlib.AsyncExitStack) -> WorkerPool:
         options = self.settings.workers
+        most = options.most_workers or options.num_workers
         # a worker may wait for its start while two before it end, and ending takes two threads
-        threads = DaemonExecutor(6 * options.num_workers + 2, name="aioload-start")
+        threads = DaemonExecutor(6 * most + 2, name="aioload-start")
         stack.callback(threads.shutdown, wait=False)
-        marks = [self.memory.reserve(MARK.itemsize) for _ in range(options.num_workers)]
+        # all at once: later they would lie in the middle of what is free
+        marks = [self.memory.reserve(MARK.itemsize) for _ in range(most)]
         paths = () if self.mapped is None else self.mapped.paths
         recipe = cloudpickle.dumps(replace(self.settings.recipe, paths=paths))
         handle = ArenaHandle(self.memory.arena)

@@ -109,6 +109,7 @@ class Memory:
         window = window // _PAGE * _PAGE
         self._border = (self.limit - window) // 2 // _PAGE * _PAGE  # the head's zone ends here
         self._shared = self._border + window  # and the shared one begins here
+        self.shareable = self.limit - self._shared  # bytes that all runs have together, without copies
         self.guessable = self._border // 4  # bytes that a run may lease on a guess, all its leases together
         self._most = self._border - self.guessable  # bytes that a run may need
         if not self._border:

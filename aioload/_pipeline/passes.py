@@ -142,8 +142,7 @@ class Pass:
         """Admit runs, one after the other, until all steps are under way or one cannot be."""
         step, number = self.handover.due, 0
         while step < self.handover.stop:
-            stop = min(step + self._steps_per_run(), self.handover.stop)
-            await self._until_near(stop)
+            stop = await self._until_near(step)
             mapped = self._house.mapped
             pieces = mapped is None or mapped.cold
             run = plan_run(self.plan, step, stop, order=(self._number, number), with_pieces=pieces)
@@ -263,14 +262,23 @@ class Pass:
         prefetch = self._house.settings.prefetch
         return steps if prefetch is None else max(1, min(steps, prefetch // 2))
 
-    async def _until_near(self, stop_step: int) -> None:
-        """Wait until the user has come so far that the next run is not too early."""
-        while self._ahead(stop_step) > self._depth():
-            self._room = anyio.Event()
-            self._wanted = stop_step, self._depth()
-            if not self.may_go_on:
+    async def _until_near(self, step: int) -> int:
+        """Wait until the run that begins at a step is not too early; return where it ends.
+
+        How long it is is decided anew at each look: a run that was planned while records seemed cheap may be
+        longer than what may lie ahead now, and would wait for ever.
+        """
+        while True:
+            self._room = anyio.Event()  # before looking: the user may take a step in between
+            steps = self._steps_per_run()
+            most = self._depth(steps)
+            stop = min(step + min(steps, most), self.handover.stop)
+            self._wanted = stop, most
+            if self.may_go_on:
+                self._wanted = None
+                return stop
+            with self._house.tuner.holding():
                 await self._room.wait()
-        self._wanted = None
 
     def _ahead(self, stop_step: int) -> int:
         """Return how many steps lie between the user and a step."""
@@ -284,12 +292,9 @@ class Pass:
         """Return how many steps of the pass before have not been taken."""
         return 0 if self._before is None else self._before.stop - self._before.due
 
-    def _depth(self) -> int:
-        """Return how many steps may lie between."""
-        if self._house.settings.prefetch is not None:
-            return self._house.settings.prefetch
-        workers = max(self._house.settings.workers.num_workers, 1)
-        return max(2, 2 * workers, 2 * (workers + 1) * self._steps_per_run())
+    def _depth(self, steps: int) -> int:
+        """Return how many steps may lie between, where so many walk together."""
+        return self._house.tuner.depth(self.plan.part.batch_size, steps)
 
 
 @dataclass(frozen=True, slots=True)

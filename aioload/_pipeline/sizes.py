@@ -9,6 +9,7 @@ from .._workers.layout import Layout, align
 
 __all__ = ["Sizes"]
 
+_REMEMBERED = 1024  # records whose cost decides: where one in fifty is costly, their mean is within a third
 _JOB_SECONDS = 0.05  # of work in one job: the way to a worker and back (0.3 ms) stays under 1%
 _MAX_PARTS = 4  # of a batch of known cost: several batches are in work, more would only add messages
 _RUN_BYTES = 4 << 20  # of raw records in a run of several batches: one large read
@@ -31,7 +32,7 @@ class Sizes:
         self._workers = max(num_workers, 1)
         self._record_bytes = max(record_bytes, 1.0)
         self._run_bytes = min(_RUN_BYTES, max_run_bytes)
-        self._record_seconds: float | None = None
+        self._records = self._seconds = 0.0  # of the jobs of late
         self._sample_bytes: float | None = None  # largest mean per record in a packed outcome
         self._growth = 0.0  # largest size of a packed outcome in raw bytes; 0: unknown
         self._text_bytes = 0.0  # likewise, of texts beside rows
@@ -60,10 +61,12 @@ class Sizes:
 
     def took(self, records: int, seconds: float) -> None:
         """Note what a job cost."""
-        if records:
-            cost = seconds / records
-            before = self._record_seconds
-            self._record_seconds = cost if before is None else before + (cost - before) / 4
+        if not records:
+            return
+        # what came before fades by number of records: so a job of few says little, unless it took long
+        kept = _REMEMBERED / max(self._records, _REMEMBERED)
+        self._records = self._records * kept + records
+        self._seconds = self._seconds * kept + seconds
 
     def outcome(self, records: int, size: int, raw_bytes: int) -> None:
         """Note the size of a packed outcome."""
@@ -74,6 +77,11 @@ class Sizes:
     def texts(self, records: int, size: int) -> None:
         """Note the size of texts beside rows."""
         self._text_bytes = max(self._text_bytes, size / max(records, 1))
+
+    @property
+    def _record_seconds(self) -> float | None:
+        """What a record costs, in the mean; None before that is known."""
+        return self._seconds / self._records if self._records else None
 
     def steps_per_run(self, batch_size: int) -> int:
         """Return how many batches should walk together."""
@@ -89,6 +97,11 @@ class Sizes:
         if self._record_seconds is None:
             return max(1, min(rows, self._workers))
         return max(1, min(rows, _MAX_PARTS, int(rows * self._record_seconds / _JOB_SECONDS)))
+
+    def batch_bytes(self, rows: int) -> float:
+        """Return a guess of what a batch holds: raw records, and what was made of them."""
+        made = 0.0 if self._sample_bytes is None else rows * self._sample_bytes
+        return rows * self._record_bytes + (made if self._layout is None else self._layout.starts(rows)[-1])
 
     def room(self, records: int, raw_bytes: int) -> int:
         """Return a guess of the bytes that a packed outcome needs."""

@@ -48,6 +48,7 @@ class Turns:
         self._ahead: Pass | None = None
         self._following: Plan | None = None
         self._begun = 0
+        house.tuner.on_change = self._look_again
 
     def begin(self, plan: Plan, handover: Handover[Item], following: Plan | None, number: int) -> None:
         """Begin a pass, and end those before.
@@ -83,12 +84,18 @@ class Turns:
         if isinstance(item, Delivery) and item.lease is not None:
             memory.hold_later(item.lease)
         # waking the loop costs more than all else that is done for a small batch
-        if memory.short or any(one is not None and one.may_go_on for one in passes):
+        gone_on = any(one is not None and one.may_go_on for one in passes)
+        if memory.short or gone_on or self._house.tuner.due:
             with contextlib.suppress(RuntimeError):  # the loop has ended; what it held is gone with it
                 self._loop.call_soon_threadsafe(self._note_taken)
 
     def _note_taken(self) -> None:
         self._house.memory.look_again()
+        self._house.tuner.look()
+        self._look_again()
+
+    def _look_again(self) -> None:
+        """Let passes see whether there is room for their next runs."""
         for one in (self._current, self._ahead):
             if one is not None:
                 one.look_again()

@@ -21,13 +21,14 @@ from .memory import let_go
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
+    from .._workers.pool import Order
     from .memory import Lease, Memory
     from .plan import Piece, Run
 
 __all__ = ["Chunk", "Window"]
 
-ReadInto = Callable[[int, int, memoryview], Awaitable[None]]
-"""Fills memory with the bytes of a shard from a place on."""
+ReadInto = Callable[[int, int, memoryview, "Order"], Awaitable[None]]
+"""Fills memory with the bytes of a shard from a place on, in the order of need."""
 
 
 @dataclass(eq=False)
@@ -67,7 +68,7 @@ class Window:
         chunks: list[Chunk] = []
         apart = run.piece < 0
         for number, piece in enumerate(run.pieces):
-            chunk = self._chunk(piece)
+            chunk = self._chunk(piece, run.order)
             if chunk is None:
                 apart |= run.piece == number
                 continue
@@ -86,7 +87,7 @@ class Window:
             chunk.lease.release()
         self._open.clear()
 
-    def _chunk(self, piece: Piece) -> Chunk | None:
+    def _chunk(self, piece: Piece, order: Order) -> Chunk | None:
         """Return the piece's chunk; at its first run, make it if there is room."""
         chunk = self._open.get(piece.key)
         if chunk is not None or piece.key in self._late:
@@ -96,17 +97,17 @@ class Window:
             self._late[piece.key] = piece.last_position
             return None
         chunk = self._open[piece.key] = Chunk(piece, lease)
-        self._group.start_soon(self._fill, chunk)
+        self._group.start_soon(self._fill, chunk, order)
         return chunk
 
-    async def _fill(self, chunk: Chunk) -> None:
+    async def _fill(self, chunk: Chunk, order: Order) -> None:
         """Read a piece."""
         lease, piece = chunk.lease.keep(), chunk.piece
         # a read that is stuck in a thread keeps this array, and so the lease, for as long as it may write
         size = piece.stop - piece.start
         target = self._memory.arena.borrow(lease.span.start, lease.span.start + size, lease.release_soon)
         try:
-            await self._read_into(piece.shard, piece.start, target.data)
+            await self._read_into(piece.shard, piece.start, target.data, order)
         except (StorageError, ShardError) as error:
             let_go(error)
             chunk.failure = error

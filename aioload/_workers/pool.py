@@ -44,7 +44,7 @@ __all__ = ["Order", "PoolOptions", "Runner", "Ticket", "WorkerDied", "WorkerPool
 
 _log = logging.getLogger("aioload.workers")
 
-_SHORT_JOB = 0.02  # seconds; below it a seat has its next job before it asks: the way takes some 300 µs
+_SHORT_JOB = 0.15  # seconds; below it a seat has its next job before it asks: the way takes 0.3 to 3 ms
 _GRACE = 1.0  # seconds for processes to end by themselves when the pool closes
 _MAX_FAILED_STARTS = 8  # in a row: then starting is hopeless
 _LOOK_SECONDS = 0.5  # between two looks at all workers
@@ -82,11 +82,13 @@ class PoolOptions:
     """How a pool treats its workers."""
 
     num_workers: int
-    """Processes."""
+    """Processes, at first."""
     timeout: float | None = None
     """Seconds a worker may be at one record or at a batch's collate; None: for ever."""
     max_jobs: int | None = None
     """Jobs after which a worker is replaced; None: never."""
+    most_workers: int | None = None
+    """What `resize` may make of it; None: never more."""
 
 
 class WorkerPool:
@@ -95,7 +97,7 @@ class WorkerPool:
     Args:
         options: how many, and how they are treated.
         handle: the arena they map.
-        marks: where in the arena each writes which record it is at.
+        marks: where in the arena each writes which record it is at; as many as there may ever be.
         recipe: pickled `Recipe`.
         threads: where starting, ending and asking processes may block; enough for all workers at once.
         on_restart: told of each worker that was replaced because it died.
@@ -126,7 +128,8 @@ class WorkerPool:
         self._leaving: list[Seat] = []
         self._loop = asyncio.get_running_loop()
         self._to_start, self._starts = anyio.create_memory_object_stream[Seat](1 << 16)
-        self._seats = [self._seat(mark) for mark in marks]
+        self._seats = [self._seat(mark) for mark in marks[: options.num_workers]]
+        self._marks = marks[options.num_workers :]  # of workers that there may be
 
     async def serve(self) -> None:
         """Start workers, watch them and replace those that die, until cancelled."""
@@ -155,6 +158,38 @@ class WorkerPool:
             self._drop(ticket)
             raise
 
+    @property
+    def num_workers(self) -> int:
+        """Workers that there are or that are on their way, without those on their way out."""
+        return sum(not seat.surplus for seat in self._seats)
+
+    @property
+    def settled(self) -> bool:
+        """Whether all workers that there should be are up, and no others."""
+        return all(seat.state is not SeatState.STARTING and not seat.surplus for seat in self._seats)
+
+    @property
+    def worker_bytes(self) -> int:
+        """Memory that the largest worker has for itself."""
+        return max((seat.private_bytes for seat in self._seats), default=0)
+
+    def resize(self, num_workers: int) -> None:
+        """Have so many workers: further ones take part once they are up; those too many end what they have.
+
+        One that cannot be started is given up: the others go on, and `num_workers` tells.
+        """
+        if self._broken is not None:
+            return
+        for _ in range(self.num_workers, num_workers):
+            if not self._marks:
+                return
+            self._seats.append(self._seat(self._marks.pop(), extra=True))
+        idle_first = sorted(self._seats, key=lambda seat: len(seat.jobs))
+        ready = [seat for seat in idle_first if seat.state is SeatState.READY]
+        for seat in ready[: max(self.num_workers - num_workers, 0)]:
+            seat.surplus = True
+            self._retire(seat)
+
     async def aclose(self) -> None:
         """End all processes, side by side; twice is free."""
         self._break(ClosedError("the workers were ended; make a new loader to go on"))
@@ -163,9 +198,10 @@ class WorkerPool:
         await asyncio.gather(*(self._close(seat) for seat in (*self._seats, *self._leaving)))
         self._starts.close()
 
-    def _seat(self, mark: Span) -> Seat:
-        """Make a seat, to be started."""
+    def _seat(self, mark: Span, *, extra: bool = False) -> Seat:
+        """Make a seat, to be started; an extra one may fail to start."""
         seat = Seat(self._handle, mark, self._recipe, self._threads)
+        seat.extra = extra
         self._to_start.send_nowait(seat)
         return seat
 
@@ -176,17 +212,24 @@ class WorkerPool:
         except (OSError, EOFError, RuntimeError) as error:  # TimeoutError, BrokenProcessPool are among them
             await self._did_not_start(seat, error)
             return
+        if startup.trace is not None and seat.extra:
+            await self._give_up(seat, startup.message)
+            return
         if startup.trace is not None:
             message = f"a worker process could not load the decoders, transform or collate: {startup.message}"
             self._break(WorkerError(message, cause=startup.trace))
             return
         self._failed_starts = 0
+        seat.extra = False
         if seat.state is SeatState.STARTING:
             seat.state = SeatState.READY
         self._dispatch()
 
     async def _did_not_start(self, seat: Seat, error: Exception) -> None:
         """Try again where a process died on the way, a few times; one that hangs there would hang again."""
+        if seat.extra:
+            await self._give_up(seat, repr(error))
+            return
         hangs = isinstance(error, TimeoutError)
         stack = await self._loop.run_in_executor(self._threads, seat.dump_stack) if hangs else ""
         await self._close(seat)
@@ -201,6 +244,13 @@ class WorkerPool:
             self._break(WorkerError(message, cause=repr(error), exit_code=seat.exit_code))
         self._replace(seat)
 
+    async def _give_up(self, seat: Seat, why: str) -> None:
+        """Do without a worker that was to come in addition."""
+        _log.info("a further worker process did not start (%s); the others go on without it", why)
+        seat.surplus = True
+        await self._close(seat)
+        self._replace(seat)
+
     def _close(self, seat: Seat) -> asyncio.Future[None]:
         """Have a seat closed in a thread."""
         return self._loop.run_in_executor(self._threads, seat.close, _GRACE)
@@ -212,7 +262,9 @@ class WorkerPool:
             free = [seat for seat in self._seats if seat.state is SeatState.READY and len(seat.jobs) < depth]
             if not free:
                 return
-            self._submit(heapq.heappop(self._queue), min(free, key=lambda seat: len(seat.jobs)))
+            # of those that have a job, the one that has been at it the longest: it will end first
+            best = min(free, key=lambda seat: (len(seat.jobs), seat.jobs[0].began if seat.jobs else 0.0))
+            self._submit(heapq.heappop(self._queue), best)
 
     def _submit(self, ticket: Ticket, seat: Seat) -> None:
         try:
@@ -249,7 +301,8 @@ class WorkerPool:
             ticket.refuse(WorkerError(f"a job did not get to a worker or back: {error!r}", cause=repr(error)))
         else:
             ticket.accept(future.result())
-        if self._options.max_jobs is not None and seat.jobs_done >= self._options.max_jobs:
+        most = self._options.max_jobs
+        if seat.state is SeatState.LEAVING or (most is not None and seat.jobs_done >= most):
             self._retire(seat)
         self._dispatch()
 
@@ -301,7 +354,7 @@ class WorkerPool:
         self._deaths.append(now)
         while self._deaths and self._deaths[0] < now - 60:
             self._deaths.popleft()
-        most = _DEATHS_A_MINUTE + 2 * self._options.num_workers
+        most = _DEATHS_A_MINUTE + 2 * len(self._seats)
         if self._deaths_in_a_row > _DEATHS_IN_A_ROW or len(self._deaths) > most:
             message = (
                 f"{len(self._deaths)} worker processes died within a minute, {self._deaths_in_a_row} of them "
@@ -310,8 +363,13 @@ class WorkerPool:
             self._break(WorkerError(message, cause=how))
 
     def _replace(self, seat: Seat) -> None:
-        """Put a new process in a seat's place."""
-        if self._broken is None and seat in self._seats:
+        """Put a new process in a seat's place, or take the seat away if there are too many."""
+        if self._broken is not None or seat not in self._seats:
+            return
+        if seat.surplus:
+            self._seats.remove(seat)
+            self._marks.append(seat.mark)
+        else:
             self._seats[self._seats.index(seat)] = self._seat(seat.mark)
 
     def _retire(self, seat: Seat) -> None:

@@ -56,6 +56,8 @@ class Seat:
         self.jobs: list[Ticket] = []
         self.jobs_done = 0
         self.mark = mark
+        self.extra = False  # came in addition, and has not started yet
+        self.surplus = False  # is not to be replaced
         self._handle = handle
         self._recipe = recipe
         self._threads = threads
@@ -89,6 +91,15 @@ class Seat:
     def runs(self) -> bool:
         """Whether the process runs."""
         return bool(self._context.pids)
+
+    @property
+    def private_bytes(self) -> int:
+        """Memory that the process has for itself; 0 where that cannot be told."""
+        for pid in self._context.pids:
+            with contextlib.suppress(OSError, ValueError):
+                _, resident, shared, *_ = map(int, Path(f"/proc/{pid}/statm").read_text().split())
+                return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
+        return 0
 
     @property
     def exit_code(self) -> int | None:

@@ -22,7 +22,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import connection, parent_process
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -36,6 +36,7 @@ from ..collate import apply, default
 from ..errors import AioloadError, ConfigError, ShardError
 from .arena import ArenaHandle
 from .bulk import LEAST_ROWS, Bulk, columns_of
+from .clock import CpuClock
 from .files import Files, Unmapped
 from .layout import Layout, Leaf, NoRoom, RowWriter, learn, pack, unpack
 from .layout import descriptor as read_descriptor
@@ -193,6 +194,8 @@ class Answer:
     collate_seconds: float = 0.0
     pid: int = 0
     faults: int = 0  # waits for the disk, where records lie in mapped files
+    work_seconds: float = 0.0  # all in all, in a process of its own
+    blocked_seconds: float = 0.0  # of it, neither computing nor waiting for a CPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -554,7 +557,10 @@ def start_worker(handle: ArenaHandle, mark: Span, recipe: bytes, stacks: StackFi
 def run_job(job: Job) -> Answer:
     """Run a job in a worker process."""
     assert _process.worker is not None, "start_worker was not run"
-    return _process.worker.run(job)
+    began, needed = time.perf_counter(), _process.cpu.seconds()
+    answer = _process.worker.run(job)
+    took, needed = time.perf_counter() - began, _process.cpu.seconds() - needed
+    return replace(answer, work_seconds=took, blocked_seconds=max(took - needed, 0.0))
 
 
 def ping() -> Startup:
@@ -566,6 +572,7 @@ class _Process:
     """What a worker process keeps between jobs: the one piece of module state there is."""
 
     worker: Worker | None = None
+    cpu = CpuClock()
     startup = Startup(0, "start_worker was not run", "")
 
 

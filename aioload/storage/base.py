@@ -16,7 +16,8 @@ class Storage(Protocol):
     """A place that holds files under relative names, such as `train/shard-00003.aio`.
 
     A storage that holds something open has an `aclose()` besides, which is free to call twice. All methods
-    may be called many times at once.
+    may be called many times at once; one that lets reads wait for each other tells in `max_reads` how many
+    can be under way.
     """
 
     async def size(self, name: str) -> int:

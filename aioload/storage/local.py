@@ -48,7 +48,7 @@ class LocalStorage:
 
     Args:
         root: the folder that names are relative to.
-        max_threads: threads, and so reads in threads, at most.
+        max_threads: threads, and so reads in threads, at most; they start when they are needed.
         max_handles: files open at most; idle ones are closed, the least recently used first.
         max_inline_bytes: largest read that is tried on the spot; 0 turns that off.
         grace: seconds that a cancelled read waits for its thread, and closing, which comes after it, for all
@@ -59,7 +59,7 @@ class LocalStorage:
         self,
         root: str | Path,
         *,
-        max_threads: int = 8,
+        max_threads: int = 32,
         max_handles: int = 64,
         max_inline_bytes: int = 256 << 10,
         grace: float = 1.5,
@@ -76,6 +76,11 @@ class LocalStorage:
         self._stuck: set[Future[Any]] = set()
         self._inline_reads = 0
         self._closed = False
+
+    @property
+    def max_reads(self) -> int:
+        """Reads that can be under way at once; further ones wait."""
+        return self._max_threads
 
     @property
     def stuck(self) -> int:

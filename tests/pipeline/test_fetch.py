@@ -15,6 +15,7 @@ from orders import make_index
 from aioload._pipeline.fetch import Failures, Fetcher, Reader
 from aioload._pipeline.memory import Memory
 from aioload._pipeline.plan import Plan, Run, merge, plan_run
+from aioload._pipeline.slots import Slots
 from aioload._pipeline.window import Window
 from aioload._workers.arena import Arena
 from aioload.errors import ClosedError, NotFoundError, ShardError, StorageError
@@ -66,10 +67,10 @@ async def fetched(
     window: int = 0,
 ) -> Fetched:
     """Fetch a run into an arena; what was leased for it must come back."""
-    limiter = anyio.CapacityLimiter(2)
+    slots = Slots(2)
     with Arena(1 << 20) as arena:
         memory = Memory(arena, int, window)
-        reader = Reader(storages, shards, sources, limiter, 1 << 20, counters or Counters())
+        reader = Reader(storages, shards, sources, slots, 1 << 20, counters or Counters())
         async with anyio.create_task_group() as group:
             pieces = Window(memory, reader.read_into, group)
             chunks, alone = pieces.admit(run)
@@ -218,9 +219,9 @@ async def test_a_reader_asks_for_no_more_than_it_may(most: int, reads: int) -> N
     """A longer read becomes several, each counted, and the bytes are the same."""
     counters, out = Counters(), bytearray(80)
     storage = FaultyStorage(MemoryStorage({FIRST: shard(8)}), {})
-    reader = Reader([storage], [FIRST], [0], anyio.CapacityLimiter(2), most, counters)
+    reader = Reader([storage], [FIRST], [0], Slots(2), most, counters)
 
-    await reader.read_into(0, HEAD, memoryview(out))
+    await reader.read_into(0, HEAD, memoryview(out), (0, 0))
 
     assert out == shard(8)[HEAD:]
     assert max(read.stop - read.start for read in storage.reads) <= most

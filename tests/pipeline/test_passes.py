@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from resuming import take
 
 from aioload import Dataset, Loader, ShardError, StorageError
 from aioload._pipeline.memory import Memory
+from aioload._pipeline.sizes import Sizes
 from aioload.storage import LocalStorage, Storage
 
 RECORDS = 96
@@ -130,3 +131,22 @@ def test_the_next_pass_does_not_wait_for_one_that_was_left(path: Path) -> None:
 
     assert len(found) == 9
     assert len(following) == 12
+
+
+def test_a_run_planned_while_records_seemed_cheap_does_not_wait_for_ever(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Costs become known while the next run waits: what may lie ahead shrinks below that run's length."""
+    took = Sizes.took
+    monkeypatch.setattr(Sizes, "took", lambda sizes, records, seconds: took(sizes, records, records * 1.0))
+    monkeypatch.setattr(Sizes, "steps_per_run", cautious(Sizes.steps_per_run, 12))
+
+    with Loader(path, batch_size=1, num_workers=1).sync() as loader:
+        found = take(loader)
+
+    assert sorted(itertools.chain(*found)) == list(range(RECORDS))
+
+
+def cautious(steps_per_run: Callable[[Sizes, int], int], most: int) -> Callable[[Sizes, int], int]:
+    """Let runs be shorter than they may, so that a small set has many."""
+    return lambda sizes, batch_size: min(steps_per_run(sizes, batch_size), most)

@@ -129,3 +129,47 @@ def test_an_empty_job_measures_nothing(records: int) -> None:
     sizes.outcome(records, 0, 0)
 
     assert sizes.parts(1) == 1
+
+
+@given(st.permutations([True] * 20 + [False] * 44))
+def test_single_costly_samples_hardly_change_how_batches_are_cut(costly: list[bool]) -> None:
+    """One sample in fifty costs twenty times as much, wherever they fall: a batch of 64 stays a few jobs."""
+    sizes = Sizes(2, 2000, 1 << 20)
+    parts = []
+    for number in range(256):
+        rows = [0.003 / 1.38] * 16
+        rows[0] *= 20 if costly[number % 64] else 1
+        sizes.took(16, sum(rows))
+        parts.append(sizes.parts(64))
+
+    assert max(parts[64:]) <= min(parts[64:]) + 1
+
+
+def test_a_change_in_cost_is_followed() -> None:
+    """Samples that become dear are noticed at the first of them, that they are cheap soon after."""
+    sizes = Sizes(2, 2000, 1 << 20)
+    for _ in range(100):
+        sizes.took(64, 64 * 0.0001)
+    cheap = sizes.parts(64)
+
+    sizes.took(64, 64 * 0.1)
+    dear = sizes.parts(64)
+    for _ in range(200):
+        sizes.took(64, 64 * 0.0001)
+
+    assert (cheap, dear, sizes.parts(64)) == (1, 4, 1)
+
+
+def test_what_a_batch_holds_is_records_and_what_was_made_of_them() -> None:
+    """By the mean record, and by the layout once it is known."""
+    sizes = Sizes(2, 1000, 1 << 20)
+
+    raw = sizes.batch_bytes(64)
+    sizes.outcome(64, 64 * 500, 64_000)
+    packed = sizes.batch_bytes(64)
+    sizes.learn(layout())
+    stacked = sizes.batch_bytes(64)
+
+    assert raw == 64_000
+    assert packed == 64_000 + 64 * 500
+    assert stacked == 64_000 + 64 * 3 * 8

@@ -17,6 +17,7 @@ from aioload._pipeline.memory import Memory
 from aioload._pipeline.plan import Plan, Run, plan_run
 from aioload._pipeline.window import Window
 from aioload._workers.arena import Arena
+from aioload._workers.ticket import Order
 from aioload.order import Shuffle
 from aioload.part import Part
 from aioload.table import IndexTable
@@ -32,7 +33,7 @@ class Shelf:
     opened: anyio.Event = field(default_factory=anyio.Event)
     failure: Exception | None = None
 
-    async def read_into(self, shard: int, start: int, out: memoryview) -> None:
+    async def read_into(self, shard: int, start: int, out: memoryview, order: Order) -> None:
         self.reads.append((shard, start, len(out)))
         await self.opened.wait()
         if self.failure is not None:
@@ -191,9 +192,9 @@ async def test_a_cancelled_read_keeps_its_memory_while_it_may_write(memory: Memo
     shelf = Shelf()
     held: list[memoryview] = []
 
-    async def keep(shard: int, start: int, out: memoryview) -> None:
+    async def keep(shard: int, start: int, out: memoryview, order: Order) -> None:
         held.append(out)
-        await shelf.read_into(shard, start, out)
+        await shelf.read_into(shard, start, out, order)
 
     async def use(group: TaskGroup) -> None:
         window = Window(memory, keep, group)

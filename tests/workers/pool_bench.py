@@ -24,7 +24,7 @@ from aioload.shard.format import NativeFormat
 from aioload.shard.kinds import encode
 from aioload.storage.threads import DaemonExecutor
 
-__all__ = ["Done", "House", "house", "make_recipe", "opened"]
+__all__ = ["Done", "House", "house", "make_recipe", "opened", "until"]
 
 ROWS = 4
 ROOM = 1 << 16
@@ -93,12 +93,13 @@ async def house(
     **options: Any,
 ) -> AsyncIterator[House]:
     """Open a pool, and close it whatever happens."""
-    threads = DaemonExecutor(6 * workers + 2, name="test-start")
+    most = options.get("most_workers") or workers
+    threads = DaemonExecutor(6 * most + 2, name="test-start")
     deaths: list[int] = []
     with Arena(4 << 20) as arena:
         width = align(MARK.itemsize)
-        marks = [Span(width * seat, width * seat + MARK.itemsize) for seat in range(workers)]
-        table = _fill(arena.array, width * workers)
+        marks = [Span(width * seat, width * seat + MARK.itemsize) for seat in range(most)]
+        table = _fill(arena.array, width * most)
         recipe = pickled or cloudpickle.dumps(make_recipe(transform))
         settings = PoolOptions(workers, **options)
         pool = WorkerPool(settings, ArenaHandle(arena), marks, recipe, threads, lambda: deaths.append(1))
@@ -126,6 +127,13 @@ def _fill(array: np.ndarray, place: int) -> Span:
     start = align(place)
     array[start : start + table.nbytes] = table.view(np.uint8)
     return Span(start, start + table.nbytes)
+
+
+async def until(happened: Callable[[], bool]) -> None:
+    """Wait until something has happened that nobody tells of."""
+    with anyio.fail_after(10):
+        while not happened():  # noqa: ASYNC110  # processes come and go without an event
+            await anyio.sleep(0.001)
 
 
 async def opened(wait: Callable[[], None]) -> None:

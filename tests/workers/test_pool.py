@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 import pytest
 from fakes import Gate
-from pool_bench import Done, House, house, opened
+from pool_bench import Done, House, house, opened, until
 
 from aioload._workers.context import warm_up
 from aioload._workers.pool import WorkerDied
@@ -309,6 +309,141 @@ async def test_a_worker_may_take_long_in_all(gate: Gate) -> None:
             await opened(gate.wait)
             await anyio.sleep(0.3)
             gate.open(1)
+
+
+# More and fewer --------------------------------------------------------------------------------------
+
+
+async def test_further_workers_take_part(gate: Gate) -> None:
+    """Three jobs are under way at once where one worker has become three; the first was not held up."""
+    async with house(1, gate, most_workers=3) as home, anyio.create_task_group() as group:
+        group.start_soon(home.run)
+        await opened(gate.wait)
+        group.start_soon(home.run, (0, 1))
+        group.start_soon(home.run, (0, 2))
+
+        home.pool.resize(3)
+        await opened(functools.partial(gate.wait, 2))
+
+        assert home.pool.num_workers == 3
+        gate.open(12)
+
+
+async def test_there_are_never_more_workers_than_there_are_places_for() -> None:
+    """A pool that was made for two does not become three."""
+    async with house(1, most_workers=2) as home:
+        home.pool.resize(3)
+
+        assert home.pool.num_workers == 2
+
+
+async def test_a_worker_too_many_does_what_it_has(gate: Gate) -> None:
+    """Both jobs come back; then one process is left, and its place serves when there are to be more again."""
+    async with house(2, gate) as home:
+        tasks = [asyncio.create_task(home.run((0, number))) for number in range(2)]
+        await opened(functools.partial(gate.wait, 2))
+
+        home.pool.resize(1)
+        gate.open(100)
+        pids = {(await task).pid for task in tasks}
+        left = {(await home.run()).pid for _ in range(4)}
+        await until(lambda: home.pool.settled)
+        count, seats = home.pool.num_workers, len(home.pool._seats)
+        home.pool.resize(2)
+
+        assert len(pids) == 2
+        assert len(left) == 1
+        assert left < pids
+        assert (count, seats, home.pool.num_workers) == (1, 1, 2)
+        assert home.deaths == []
+
+
+async def test_a_worker_that_dies_on_its_way_out_is_not_replaced(gate: Gate) -> None:
+    """Its job learns of the death, and one worker remains."""
+    async with house(2, gate) as home:
+        tasks = [asyncio.create_task(home.run((0, number))) for number in range(2)]
+        await opened(functools.partial(gate.wait, 2))
+        home.pool.resize(1)
+        (leaving,) = [seat for seat in home.pool._seats if seat.surplus]
+        (pid,) = leaving._context.pids
+
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: home.pool.settled)
+        gate.open(100)
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+
+        assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Answer", "WorkerDied"]
+        assert len(home.pool._seats) == 1
+
+
+async def test_a_worker_that_dies_while_others_come_is_replaced(gate: Gate) -> None:
+    """Growing and replacing do not get in each other's way."""
+    async with house(1, gate, most_workers=3) as home:
+        task = asyncio.create_task(home.run())
+        await opened(gate.wait)
+        (pid,) = home.pool._seats[0]._context.pids
+
+        home.pool.resize(3)
+        os.kill(pid, signal.SIGKILL)
+        gate.open(100)
+        died = (await asyncio.gather(task, return_exceptions=True))[0]
+        await until(lambda: home.pool.settled)
+        pids = {(await home.run((0, number))).pid for number in range(3)}
+
+        assert isinstance(died, WorkerDied)
+        assert home.pool.num_workers == 3
+        assert pid not in pids
+
+
+async def test_a_further_worker_that_does_not_start_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no more processes can be made, those there are go on, and nobody's job fails."""
+    async with house(1, most_workers=4) as home:
+        await home.run()
+        monkeypatch.setattr("aioload._workers.seat.Seat.start", refuse_to_start)
+
+        home.pool.resize(4)
+        await until(lambda: home.pool.settled)
+        numbers = await home.numbers()
+
+        assert home.pool.num_workers == 1
+        assert numbers == [0, 1, 2, 3]
+        assert home.deaths == []
+
+
+async def test_closing_while_further_workers_start_leaves_nothing(gate: Gate) -> None:
+    """At any moment of their start; a closed pool takes no more."""
+    async with house(1, gate, most_workers=4) as home:
+        task = asyncio.create_task(home.run())
+        await opened(gate.wait)
+
+        home.pool.resize(4)
+        await anyio.lowlevel.checkpoint()
+        await home.pool.aclose()
+        home.pool.resize(4)
+
+        assert isinstance((await asyncio.gather(task, return_exceptions=True))[0], ClosedError)
+
+
+async def test_waits_inside_a_job_are_told_apart_from_work(gate: Gate) -> None:
+    """What a job waits at a gate is no work: the answer says so, whatever the machine does meanwhile."""
+    async with house(1, gate) as home:
+        gate.open(4)
+        free = await home.run()
+        task = asyncio.create_task(home.run((0, 1)))
+        await opened(functools.partial(gate.wait, 5))
+        began = time.perf_counter()
+        await anyio.sleep(0.05)  # is what is measured
+        waited = time.perf_counter() - began
+        gate.open(4)
+        held = await task
+
+    assert 0 <= free.blocked_seconds <= free.work_seconds
+    assert waited * 0.9 <= held.blocked_seconds <= held.work_seconds
+
+
+def refuse_to_start(seat: Any) -> Any:
+    """Fail as where there are no more processes to be had."""
+    raise OSError(11, "Resource temporarily unavailable")
 
 
 # Recycling and closing -------------------------------------------------------------------------------
