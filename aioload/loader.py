@@ -17,8 +17,8 @@ from ._pipeline.engine import Engine
 from ._pipeline.exits import close_forgotten, end, remember
 from ._pipeline.house import Settings
 from ._workers.context import warm_up
+from ._workers.jobs import Recipe
 from ._workers.pool import PoolOptions
-from ._workers.task import Recipe
 from .batching import Budget
 from .collection import Collection
 from .course import Batching, Course

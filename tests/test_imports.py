@@ -52,7 +52,7 @@ FLOORS = (
 # The demo is a training script that happens to ship; everything else that touches tensors is delivery.
 TORCH_MODULES = {"aioload._pipeline.deliver", "aioload._pipeline.device", "aioload.cli.demo"}
 
-WORKER_ENTRY = "aioload._workers.task"
+WORKER_ENTRY = "aioload._workers.process"
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ from ..errors import AioloadError, NotFoundError, SampleError
 from ..policy import Skipped, Skips
 
 if TYPE_CHECKING:
+    from .._workers.jobs import Failure, Outcome
     from .._workers.space import Span
-    from .._workers.task import Failure, Outcome
     from ..errors import WorkerError
     from .deliver import Made
     from .memory import Lease

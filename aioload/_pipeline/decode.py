@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._workers.files import Unmapped
+from .._workers.jobs import TABLE, Answer, Collate, Decode, Failure, Job, Outcome
 from .._workers.layout import align, descriptor, texts
 from .._workers.pool import WorkerDied
 from .._workers.space import Span
-from .._workers.task import TABLE, Answer, Collate, Decode, Failure, Job, Outcome
 from ..errors import AioloadError, SampleError, ShardError, WorkerError
 from .careful import Careful, Piece, Suspects
 from .deliver import Among, Made

@@ -11,8 +11,8 @@ import anyio
 import cloudpickle
 
 from .._workers.arena import Arena, ArenaHandle
+from .._workers.jobs import MARK
 from .._workers.pool import PoolOptions, WorkerPool
-from .._workers.task import MARK
 from ..storage.threads import DaemonExecutor
 from .careful import Suspects
 from .deliver import Output
@@ -26,8 +26,8 @@ from .tuner import FIRST_READS, Tuner
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
+    from .._workers.jobs import Recipe
     from .._workers.pool import Order
-    from .._workers.task import Recipe
     from ..errors import AioloadError
     from ..stats import Counters
     from ..storage import Storage

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
+    from .._workers.jobs import Answer, Job
     from .._workers.pool import Order
-    from .._workers.task import Answer, Job, Worker
+    from .._workers.task import Worker
     from .reorder import Handover
 
 __all__ = ["InlineRunner"]

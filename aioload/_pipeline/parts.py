@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from .._workers.jobs import Segment
 from .._workers.space import Span
-from .._workers.task import Segment
 
 if TYPE_CHECKING:
     from .._workers.layout import Layout

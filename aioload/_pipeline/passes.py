@@ -18,8 +18,8 @@ import anyio
 import numpy as np
 
 from .._workers.files import Unmapped
+from .._workers.jobs import TABLE
 from .._workers.layout import align
-from .._workers.task import TABLE
 from ..errors import AioloadError, ConfigError
 from ..table import largest_batch
 from .decode import Decoder

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .._workers.jobs import TABLE
 from .._workers.layout import align
-from .._workers.task import TABLE
 
 if TYPE_CHECKING:
     from .._workers.pool import Order as Urgency

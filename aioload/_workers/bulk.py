@@ -26,7 +26,7 @@ from ..tree import flatten
 from .layout import Members, Piece, RowWriter, Stretches, copy_rows
 
 if TYPE_CHECKING:
-    from .task import Recipe
+    from .jobs import Recipe
 
 __all__ = ["LEAST_ROWS", "Bulk", "columns_of"]
 

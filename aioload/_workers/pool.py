@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING, Protocol
 import anyio
 
 from ..errors import AioloadError, ClosedError, WorkerError
+from .jobs import Answer, Job
 from .seat import Seat, SeatState, signal_name
-from .task import Answer, Job
 from .ticket import Order, Ticket
 
 if TYPE_CHECKING:

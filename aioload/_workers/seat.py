@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .context import WorkerContext
-from .task import MARK, Answer, Job, Startup, ping, run_job, start_worker
+from .jobs import MARK, Answer, Job, Startup
+from .process import ping, run_job, start_worker
 from .trace import STACK_SIGNAL, StackFile
 
 if TYPE_CHECKING:

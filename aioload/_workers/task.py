@@ -10,201 +10,38 @@ rebuilt on the other side would take the pool down with its cause lost.
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import inspect
 import os
 import random
 import resource
-import signal
 import sys
-import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from multiprocessing import connection, parent_process
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
-import cloudpickle
 import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
 from ..collate import apply, default
-from ..errors import AioloadError, ConfigError, ShardError
-from .arena import ArenaHandle
+from ..errors import ConfigError, ShardError
 from .bulk import LEAST_ROWS, Bulk, columns_of
-from .clock import CpuClock
+from .failures import describe, failure_of_batch
 from .files import Files, Unmapped
-from .layout import Layout, Leaf, NoRoom, RowWriter, learn, pack, unpack
+from .jobs import MARK, TABLE, Answer, Collate, Decode, Failure, Job, Outcome, Recipe, Segment
+from .layout import NoRoom, RowWriter, learn, pack, unpack
 from .layout import descriptor as read_descriptor
 from .space import Span
-from .trace import StackFileHandle
 
-__all__ = [
-    "MARK",
-    "TABLE",
-    "Answer",
-    "Collate",
-    "Decode",
-    "Failure",
-    "Job",
-    "Outcome",
-    "Recipe",
-    "RecordFormat",
-    "Segment",
-    "Startup",
-    "Worker",
-    "ping",
-    "run_job",
-    "start_worker",
-    "wants_rng",
-]
-
-TABLE = np.dtype(
-    [
-        ("start", "<u8"),
-        ("stop", "<u8"),
-        ("record", "<i8"),
-        ("shard", "<u4"),
-        ("sum", "<u4"),
-        ("epoch", "<u4"),
-        ("source", "<u4"),
-        ("mapped", "<u4"),
-    ]
-)
-"""One row a record: where its bytes lie, what they should be, and what its randomness goes by.
-
-They lie in the arena or, where `mapped` is 1, in the shard's file, which the worker maps.
-"""
-
-MARK = np.dtype([("row", "<i8"), ("began", "<f8")])
-"""Which row of a job's table a worker is at (-1: between records), and since when (0: it has no job)."""
+__all__ = ["Rooms", "Worker", "wants_rng"]
 
 # streams of randomness: a transform's rng, the global generators, and the decoders'
 _USER, _GLOBALS, _DECODERS = range(3)
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
-_MOST_TEXT = 1 << 14  # characters of a message or traceback that are told: some print whole arrays
 
-
-class RecordFormat(Protocol):
-    """What the bytes of one record mean; a small picklable object."""
-
-    def split(self, record: memoryview) -> tuple[str | None, dict[str, memoryview]]:
-        """Return the key and the payload of each field."""
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """All that turns a raw record into a sample and samples into a batch."""
-
-    formats: tuple[RecordFormat, ...]  # by set
-    decoders: tuple[tuple[str, Callable[[memoryview], Any]], ...]  # by field, in the order of the manifest
-    transform: Callable[..., Any] | None
-    collate: Callable[[list[Any]], Any] | None  # None: stack
-    seed: int
-    seed_globals: bool
-    checked: tuple[bool, ...]  # by set: compare each record with its sum
-    seeded: bool  # user code runs, so randomness is set for each record
-    paths: tuple[str, ...] = ()  # of all shards, where workers may map them
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """Consecutive rows of one batch."""
-
-    step: int
-    first: int  # row in the batch
-    rows: int  # of this segment
-    batch_rows: int
-    place: Span  # where the outcome may go
-    layout: Layout | None = None  # write rows; `place` is then for texts only
-    batch: Span | None = None  # with a layout: the whole batch's place
-
-    @property
-    def whole(self) -> bool:
-        """Whether the segment is all of its batch, so that it is collated at once."""
-        return self.rows == self.batch_rows
-
-
-@dataclass(frozen=True, slots=True)
-class Decode:
-    """Decode and transform the records of some segments."""
-
-    table: Span  # rows of `TABLE`, those of all segments one behind the other
-    segments: tuple[Segment, ...]
-    learn: bool = False  # tell the layout that the samples share
-    collect: bool = False  # go on after a sample that failed, and never collate: packed samples are wanted
-
-
-@dataclass(frozen=True, slots=True)
-class Collate:
-    """Make a batch of segments that came back as packed samples."""
-
-    step: int
-    parts: tuple[tuple[Span, Span], ...]  # the place of each, and where in it the descriptor lies
-    place: Span
-    table: Span  # of all rows, to name records in an error
-
-
-Job = Decode | Collate
 
 Rooms = Mapping[str, NDArray[Any]]
 """Where in the batch values of a sample lie, by field, if decoders may write there."""
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """What user code or the data did, as texts."""
-
-    kind: str  # the class that the user meets, SampleError or ShardError; or Unmapped, which nobody meets
-    name: str  # of the class that was raised
-    message: str
-    trace: str
-    row: int | None  # in the batch
-    shard: int | None
-    record: int | None
-    key: str | None
-    facts: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of one segment, or of one batch."""
-
-    used: int = 0  # bytes of the place
-    need: int = 0  # > 0: the place was too small, so much is enough
-    misfit: bool = False  # a sample does not fit the layout
-    descriptor: Span | None = None  # of the packed tree, in the place
-    texts: tuple[Leaf, ...] = ()  # with a layout: the texts' places
-    layout: Layout | None = None  # what was learnt
-    failure: Failure | None = None
-    failures: tuple[Failure, ...] = ()  # of a job that collects: samples that are missing
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What became of a job."""
-
-    outcomes: tuple[Outcome, ...]
-    decode_seconds: float = 0.0
-    transform_seconds: float = 0.0
-    collate_seconds: float = 0.0
-    pid: int = 0
-    faults: int = 0  # waits for the disk, where records lie in mapped files
-    work_seconds: float = 0.0  # all in all, in a process of its own
-    blocked_seconds: float = 0.0  # of it, neither computing nor waiting for a CPU
-
-
-@dataclass(frozen=True, slots=True)
-class Startup:
-    """How the start of a worker process went."""
-
-    pid: int
-    message: str = ""
-    trace: str | None = None  # of what the recipe raised while it was loaded
 
 
 class Worker:
@@ -287,7 +124,7 @@ class Worker:
         except _Failed as failed:
             return Outcome(failure=failed.failure)
         except self._caught as error:
-            return Outcome(failure=_failure(error, f"batch {segment.step}", rows))
+            return Outcome(failure=failure_of_batch(error, f"batch {segment.step}", rows))
 
     def _rows(self, segment: Segment, rows: NDArray[Any]) -> Outcome:
         """Write samples straight into their rows of the batch."""
@@ -377,7 +214,7 @@ class Worker:
         except NoRoom as small:
             return Outcome(need=small.need)
         except self._caught as error:
-            return Outcome(failure=_failure(error, f"batch {job.step}", self._table(job.table)))
+            return Outcome(failure=failure_of_batch(error, f"batch {job.step}", self._table(job.table)))
 
     def _guarded(
         self,
@@ -401,7 +238,7 @@ class Worker:
         except self._caught as error:  # user code may raise anything, SystemExit among it
             record, shard = entry[2:4]
             key = keys[-1] if len(keys) > before else None
-            raise _Failed(_describe(error, segment.first + row, shard, record, key)) from error
+            raise _Failed(describe(error, segment.first + row, shard, record, key)) from error
         else:
             return sample
 
@@ -524,84 +361,9 @@ def wants_rng(transform: Callable[..., Any]) -> bool:
     return bool(named)
 
 
-def start_worker(handle: ArenaHandle, mark: Span, recipe: bytes, stacks: StackFileHandle) -> None:
-    """Make this process a worker: map the arena, load the recipe, watch the parent. Once in each process.
-
-    Args:
-        handle: the arena.
-        mark: where in it this worker's `MARK` lies.
-        recipe: pickled `Recipe`.
-        stacks: where to write down where this process is, when asked.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle; it ends its workers
-    # blocked up to here; what user code starts may need it
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # a worker never holds a context on a device
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch, say: the other cores have workers of their own
-    _keep_freed_memory()
-    threading.Thread(target=_end_with_parent, name="aioload-parent-watch", daemon=True).start()
-    try:
-        stacks.listen()
-        array = handle.attach().array
-        _process.worker = Worker(
-            array, cloudpickle.loads(recipe), mark=array[mark.start : mark.stop].view(MARK)
-        )
-        if (cv2 := sys.modules.get("cv2")) is not None:
-            cv2.setNumThreads(1)  # likewise
-        _process.startup = Startup(os.getpid())
-    except BaseException as error:  # an initialiser that raises would end the process with its cause lost
-        message = f"{type(error).__name__}: {_message(error)}"
-        _process.startup = Startup(os.getpid(), message, _shortened(traceback.format_exc()))
-
-
-def run_job(job: Job) -> Answer:
-    """Run a job in a worker process."""
-    assert _process.worker is not None, "start_worker was not run"
-    began, needed = time.perf_counter(), _process.cpu.seconds()
-    answer = _process.worker.run(job)
-    took, needed = time.perf_counter() - began, _process.cpu.seconds() - needed
-    return replace(answer, work_seconds=took, blocked_seconds=max(took - needed, 0.0))
-
-
-def ping() -> Startup:
-    """Tell how the start went."""
-    return _process.startup
-
-
-class _Process:
-    """What a worker process keeps between jobs: the one piece of module state there is."""
-
-    worker: Worker | None = None
-    cpu = CpuClock()
-    startup = Startup(0, "start_worker was not run", "")
-
-
-_process = _Process()
-
-
-def _keep_freed_memory() -> None:
-    """Have malloc keep what is freed.
-
-    It gives arrays of more than 128 KiB back to the system, and each new one's pages must then be made again:
-    a quarter of the time that Pillow's usual calls take for a photo.
-    """
-    with contextlib.suppress(AttributeError, OSError):  # another C library
-        libc = ctypes.CDLL(None)
-        libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)
-        libc.mallopt(_M_TRIM_THRESHOLD, 64 << 20)
-
-
 def _faults() -> int:
     """Return how often this process has waited for the disk because of a page that was not in memory."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_majflt
-
-
-def _end_with_parent() -> None:
-    """End this process when its parent has gone, however it went."""
-    parent = parent_process()
-    if parent is not None:
-        connection.wait([parent.sentinel])
-        os._exit(1)
 
 
 def _seed_globals(seed: int, epoch: int, record: int, source: int) -> None:
@@ -613,54 +375,3 @@ def _seed_globals(seed: int, epoch: int, record: int, source: int) -> None:
     generator = getattr(sys.modules.get("torch"), "default_generator", None)
     if generator is not None:  # torch may be there in part, while another thread of the user's imports it
         generator.manual_seed(int(words[3]))
-
-
-def _describe(
-    error: BaseException, row: int | None, shard: int | None, record: int | None, key: str | int | None
-) -> Failure:
-    """Return an error as texts."""
-    kind = next((cls.__name__ for cls in (ShardError, Unmapped) if isinstance(error, cls)), "SampleError")
-    trace = _shortened("".join(traceback.format_exception(error)))
-    known = error.facts if isinstance(error, AioloadError) else {}
-    facts = {name: value for name, value in known.items() if _is_plain(value)}
-    named = key if isinstance(key, str) else None
-    return Failure(kind, type(error).__name__, _message(error), trace, row, shard, record, named, facts)
-
-
-def _message(error: BaseException) -> str:
-    """Return what an error says, as plain text whatever its class makes of it."""
-    try:
-        return _shortened(str.__str__(str(error)))
-    except BaseException:  # user code too
-        return "<its message cannot be shown>"
-
-
-def _shortened(text: str) -> str:
-    """Return the beginning and end of a text that is too long for a message between processes."""
-    if len(text) <= _MOST_TEXT:
-        return text
-    half = _MOST_TEXT // 2
-    return f"{text[:half]}\n[… {len(text) - 2 * half} characters …]\n{text[-half:]}"
-
-
-def _failure(error: BaseException, doing: str, rows: NDArray[Any]) -> Failure:
-    """Return an error of a whole batch; the records it may come from are named by their range."""
-    failure = _describe(error, None, None, None, None)
-    records = rows["record"].tolist()
-    where = f"{doing} (records {_short(records)})"
-    facts = {"records": tuple(records[:1000]), **failure.facts}
-    told = failure.message if isinstance(error, AioloadError) else f"{failure.name}: {failure.message}"
-    message = f"{where}: {told}"
-    return Failure(failure.kind, failure.name, message, failure.trace, None, None, None, None, facts)
-
-
-def _is_plain(value: Any) -> bool:
-    """Tell what may cross the process border beside the message: numbers, texts, and rows of them."""
-    if isinstance(value, (tuple, list)):
-        return all(map(_is_plain, value))
-    return isinstance(value, (str, int, float))
-
-
-def _short(records: list[int]) -> str:
-    shown = ", ".join(map(str, records[:4]))
-    return shown if len(records) <= 4 else f"{shown}, … {records[-1]}"

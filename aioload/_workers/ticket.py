@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from .task import Answer, Job
+from .jobs import Answer, Job
 
 __all__ = ["Order", "Ticket"]
 

@@ -17,8 +17,9 @@ from aioload._pipeline.memory import Lease, Memory
 from aioload._pipeline.plan import Run
 from aioload._pipeline.sizes import Sizes
 from aioload._workers.arena import Arena
+from aioload._workers.jobs import TABLE, Answer, Job, Recipe
 from aioload._workers.pool import Order
-from aioload._workers.task import TABLE, Answer, Job, Recipe, Worker
+from aioload._workers.task import Worker
 from aioload.decode import for_kind
 from aioload.errors import AioloadError
 from aioload.shard.format import NativeFormat

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from aioload._pipeline.careful import Careful, Piece, Suspects
 from aioload._pipeline.parts import Part
+from aioload._workers.jobs import TABLE, Failure, Outcome
 from aioload._workers.pool import WorkerDied
 from aioload._workers.space import Span
-from aioload._workers.task import TABLE, Failure, Outcome
 from aioload.errors import AioloadError, SampleError, WorkerError
 
 FOR_EVER = 1 << 30

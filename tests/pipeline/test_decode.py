@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aioload._workers.task import Collate, Decode
+from aioload._workers.jobs import Collate, Decode
 from aioload.errors import ConfigError, SampleError, ShardError
 
 from .runs import make_recipe, walked

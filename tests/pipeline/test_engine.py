@@ -21,8 +21,8 @@ from aioload._pipeline.house import Settings
 from aioload._pipeline.passes import Item
 from aioload._pipeline.plan import Plan
 from aioload._pipeline.reorder import Handover
+from aioload._workers.jobs import Recipe
 from aioload._workers.pool import PoolOptions
-from aioload._workers.task import Recipe
 from aioload.errors import AioloadError, ClosedError, ConfigError, SampleError, ShardError, StorageError
 from aioload.order import Shuffle
 from aioload.part import Part

@@ -12,10 +12,11 @@ from hypothesis import given
 from numpy.testing import assert_array_equal
 from worker_jobs import Bench, make_recipe
 
-from aioload._workers import task
+from aioload._workers import jobs, task
+from aioload._workers.jobs import TABLE, Decode, Outcome, Segment
 from aioload._workers.layout import Layout, texts, view
 from aioload._workers.space import Span
-from aioload._workers.task import TABLE, Decode, Outcome, Segment, Worker
+from aioload._workers.task import Worker
 
 FIELDS = {"n": "int", "x": "float", "name": "str", "blob": "bytes", "a": "ndarray"}
 ROWS = 24
@@ -187,8 +188,8 @@ def test_records_of_several_files_come_to_their_rows(tmp_path: Path) -> None:
     for path, shard in zip(paths, shards, strict=True):
         path.write_bytes(shard)
     bench.array[: bench.table.start] = 0
-    recipe = task.Recipe(
-        *[getattr(bench.recipe, name) for name in task.Recipe.__slots__][:-1], tuple(map(str, paths))
+    recipe = jobs.Recipe(
+        *[getattr(bench.recipe, name) for name in jobs.Recipe.__slots__][:-1], tuple(map(str, paths))
     )
 
     _, found = made(bench, Worker(bench.array, recipe))

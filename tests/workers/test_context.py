@@ -26,7 +26,8 @@ SCRIPT = """
     from aioload._workers.arena import Arena, ArenaHandle
     from aioload._workers.context import WorkerContext
     from aioload._workers.space import Span
-    from aioload._workers.task import Recipe, start_worker
+    from aioload._workers.jobs import Recipe
+    from aioload._workers.process import start_worker
     from aioload._workers.trace import StackFile
     import cloudpickle
 

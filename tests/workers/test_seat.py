@@ -14,9 +14,9 @@ import pytest
 from pool_bench import make_recipe
 
 from aioload._workers.arena import Arena, ArenaHandle
+from aioload._workers.jobs import MARK
 from aioload._workers.seat import Seat, SeatState, signal_name
 from aioload._workers.space import Span
-from aioload._workers.task import MARK
 from aioload.storage.threads import DaemonExecutor
 
 

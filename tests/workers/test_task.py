@@ -13,9 +13,10 @@ import pytest
 import torch
 from worker_jobs import Bench, make_recipe
 
+from aioload._workers.jobs import TABLE, Collate, Decode, Outcome, Recipe, Segment
 from aioload._workers.layout import view
 from aioload._workers.space import Span
-from aioload._workers.task import TABLE, Collate, Decode, Outcome, Recipe, Segment, Worker, wants_rng
+from aioload._workers.task import Worker, wants_rng
 from aioload.errors import ConfigError, SampleError, ShardError
 from aioload.shard.format import NativeFormat
 

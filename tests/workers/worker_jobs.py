@@ -9,9 +9,10 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
+from aioload._workers.jobs import TABLE, Answer, Decode, Outcome, Recipe, Segment
 from aioload._workers.layout import NoRoom, descriptor, unpack
 from aioload._workers.space import Span
-from aioload._workers.task import TABLE, Answer, Decode, Outcome, Recipe, Segment, Worker
+from aioload._workers.task import Worker
 from aioload.decode import for_kind
 from aioload.shard.format import NativeFormat
 from aioload.shard.kinds import encode

@@ -1,0 +1,162 @@
+"""Jobs: what the parent and its workers tell each other; names, numbers and texts, never payload."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from .layout import Layout, Leaf
+from .space import Span
+
+__all__ = [
+    "MARK",
+    "TABLE",
+    "Answer",
+    "Collate",
+    "Decode",
+    "Failure",
+    "Job",
+    "Outcome",
+    "Recipe",
+    "RecordFormat",
+    "Segment",
+    "Startup",
+]
+
+TABLE = np.dtype(
+    [
+        ("start", "<u8"),
+        ("stop", "<u8"),
+        ("record", "<i8"),
+        ("shard", "<u4"),
+        ("sum", "<u4"),
+        ("epoch", "<u4"),
+        ("source", "<u4"),
+        ("mapped", "<u4"),
+    ]
+)
+"""One row a record: where its bytes lie, what they should be, and what its randomness goes by.
+
+They lie in the arena or, where `mapped` is 1, in the shard's file, which the worker maps.
+"""
+
+MARK = np.dtype([("row", "<i8"), ("began", "<f8")])
+"""Which row of a job's table a worker is at (-1: between records), and since when (0: it has no job)."""
+
+
+class RecordFormat(Protocol):
+    """What the bytes of one record mean; a small picklable object."""
+
+    def split(self, record: memoryview) -> tuple[str | None, dict[str, memoryview]]:
+        """Return the key and the payload of each field."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """All that turns a raw record into a sample and samples into a batch."""
+
+    formats: tuple[RecordFormat, ...]  # by set
+    decoders: tuple[tuple[str, Callable[[memoryview], Any]], ...]  # by field, in the order of the manifest
+    transform: Callable[..., Any] | None
+    collate: Callable[[list[Any]], Any] | None  # None: stack
+    seed: int
+    seed_globals: bool
+    checked: tuple[bool, ...]  # by set: compare each record with its sum
+    seeded: bool  # user code runs, so randomness is set for each record
+    paths: tuple[str, ...] = ()  # of all shards, where workers may map them
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Consecutive rows of one batch."""
+
+    step: int
+    first: int  # row in the batch
+    rows: int  # of this segment
+    batch_rows: int
+    place: Span  # where the outcome may go
+    layout: Layout | None = None  # write rows; `place` is then for texts only
+    batch: Span | None = None  # with a layout: the whole batch's place
+
+    @property
+    def whole(self) -> bool:
+        """Whether the segment is all of its batch, so that it is collated at once."""
+        return self.rows == self.batch_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Decode:
+    """Decode and transform the records of some segments."""
+
+    table: Span  # rows of `TABLE`, those of all segments one behind the other
+    segments: tuple[Segment, ...]
+    learn: bool = False  # tell the layout that the samples share
+    collect: bool = False  # go on after a sample that failed, and never collate: packed samples are wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Collate:
+    """Make a batch of segments that came back as packed samples."""
+
+    step: int
+    parts: tuple[tuple[Span, Span], ...]  # the place of each, and where in it the descriptor lies
+    place: Span
+    table: Span  # of all rows, to name records in an error
+
+
+Job = Decode | Collate
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What user code or the data did, as texts."""
+
+    kind: str  # the class that the user meets, SampleError or ShardError; or Unmapped, which nobody meets
+    name: str  # of the class that was raised
+    message: str
+    trace: str
+    row: int | None  # in the batch
+    shard: int | None
+    record: int | None
+    key: str | None
+    facts: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one segment, or of one batch."""
+
+    used: int = 0  # bytes of the place
+    need: int = 0  # > 0: the place was too small, so much is enough
+    misfit: bool = False  # a sample does not fit the layout
+    descriptor: Span | None = None  # of the packed tree, in the place
+    texts: tuple[Leaf, ...] = ()  # with a layout: the texts' places
+    layout: Layout | None = None  # what was learnt
+    failure: Failure | None = None
+    failures: tuple[Failure, ...] = ()  # of a job that collects: samples that are missing
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of a job."""
+
+    outcomes: tuple[Outcome, ...]
+    decode_seconds: float = 0.0
+    transform_seconds: float = 0.0
+    collate_seconds: float = 0.0
+    pid: int = 0
+    faults: int = 0  # waits for the disk, where records lie in mapped files
+    work_seconds: float = 0.0  # all in all, in a process of its own
+    blocked_seconds: float = 0.0  # of it, neither computing nor waiting for a CPU
+
+
+@dataclass(frozen=True, slots=True)
+class Startup:
+    """How the start of a worker process went."""
+
+    pid: int
+    message: str = ""
+    trace: str | None = None  # of what the recipe raised while it was loaded

@@ -1,0 +1,103 @@
+"""Process: how a process becomes a worker, and all that it keeps between jobs."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from dataclasses import replace
+from multiprocessing import connection, parent_process
+
+import cloudpickle
+
+from .arena import ArenaHandle
+from .clock import CpuClock
+from .failures import message_of, shortened
+from .jobs import MARK, Answer, Job, Startup
+from .space import Span
+from .task import Worker
+from .trace import StackFileHandle
+
+__all__ = ["ping", "run_job", "start_worker"]
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
+
+
+def start_worker(handle: ArenaHandle, mark: Span, recipe: bytes, stacks: StackFileHandle) -> None:
+    """Make this process a worker: map the arena, load the recipe, watch the parent. Once in each process.
+
+    Args:
+        handle: the arena.
+        mark: where in it this worker's `MARK` lies.
+        recipe: pickled `Recipe`.
+        stacks: where to write down where this process is, when asked.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle; it ends its workers
+    # blocked up to here; what user code starts may need it
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # a worker never holds a context on a device
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch, say: the other cores have workers of their own
+    _keep_freed_memory()
+    threading.Thread(target=_end_with_parent, name="aioload-parent-watch", daemon=True).start()
+    try:
+        stacks.listen()
+        array = handle.attach().array
+        _process.worker = Worker(
+            array, cloudpickle.loads(recipe), mark=array[mark.start : mark.stop].view(MARK)
+        )
+        if (cv2 := sys.modules.get("cv2")) is not None:
+            cv2.setNumThreads(1)  # likewise
+        _process.startup = Startup(os.getpid())
+    except BaseException as error:  # an initialiser that raises would end the process with its cause lost
+        message = f"{type(error).__name__}: {message_of(error)}"
+        _process.startup = Startup(os.getpid(), message, shortened(traceback.format_exc()))
+
+
+def run_job(job: Job) -> Answer:
+    """Run a job in a worker process."""
+    assert _process.worker is not None, "start_worker was not run"
+    began, needed = time.perf_counter(), _process.cpu.seconds()
+    answer = _process.worker.run(job)
+    took, needed = time.perf_counter() - began, _process.cpu.seconds() - needed
+    return replace(answer, work_seconds=took, blocked_seconds=max(took - needed, 0.0))
+
+
+def ping() -> Startup:
+    """Tell how the start went."""
+    return _process.startup
+
+
+class _Process:
+    """What a worker process keeps between jobs: the one piece of module state there is."""
+
+    worker: Worker | None = None
+    cpu = CpuClock()
+    startup = Startup(0, "start_worker was not run", "")
+
+
+_process = _Process()
+
+
+def _keep_freed_memory() -> None:
+    """Have malloc keep what is freed.
+
+    It gives arrays of more than 128 KiB back to the system, and each new one's pages must then be made again:
+    a quarter of the time that Pillow's usual calls take for a photo.
+    """
+    with contextlib.suppress(AttributeError, OSError):  # another C library
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)
+        libc.mallopt(_M_TRIM_THRESHOLD, 64 << 20)
+
+
+def _end_with_parent() -> None:
+    """End this process when its parent has gone, however it went."""
+    parent = parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
