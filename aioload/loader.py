@@ -322,7 +322,7 @@ class Loader:
             self.check_open()
             if self._engine is None:
                 if self.num_workers:
-                    warm_up(packages(self.dataset.fields, self._decode))
+                    warm_up(packages(self._decode))
                 settings = self._settings()
                 engine = Engine(settings, self.counters)
                 remember(engine)

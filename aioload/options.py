@@ -81,11 +81,14 @@ def is_users(decoder: Any) -> bool:
     return not type(decoder).__module__.startswith(for_kind.__module__.rpartition(".")[0])
 
 
-def packages(fields: Mapping[str, str], decode: Mapping[str, Any]) -> list[str]:
-    """Return what workers will import to decode these fields, as far as it is known and installed."""
-    chosen = [decode.get(field) or for_kind(kind) for field, kind in fields.items()]
-    wanted = {name for decoder in chosen for name in getattr(decoder, "packages", ())}
-    return sorted(name for name in wanted if find_spec(name.partition(".")[0]) is not None)
+def packages(decode: Mapping[str, Any]) -> list[str]:
+    """Return what workers will import for the decoders that the user gave, if it is installed.
+
+    Where none of them says, there may be pictures all the same, for other decoders or the transform.
+    """
+    wanted = {name for decoder in decode.values() for name in getattr(decoder, "packages", ())}
+    found = sorted(name for name in wanted if find_spec(name) is not None)
+    return found or ["PIL.JpegImagePlugin"]
 
 
 def check_functions(

@@ -23,8 +23,17 @@ from hypothesis import strategies as st
 
 import aioload
 from aioload import AioloadError, Dataset, Loader, NotFoundError
-from aioload.shard import INDEX_NAME, MANIFEST_NAME, rebuild, verify
-from aioload.shard.format import INDEX_HEADER, SHARD_HEADER, SHARD_TRAILER, crc32c, shard_name
+from aioload.shard.check import verify
+from aioload.shard.format import (
+    INDEX_HEADER,
+    INDEX_NAME,
+    MANIFEST_NAME,
+    SHARD_HEADER,
+    SHARD_TRAILER,
+    crc32c,
+    shard_name,
+)
+from aioload.shard.rebuild import rebuild
 from aioload.storage import MemoryStorage
 
 RECORDS = 7

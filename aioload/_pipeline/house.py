@@ -12,6 +12,7 @@ import cloudpickle
 
 from .._workers.arena import Arena, ArenaHandle
 from .._workers.jobs import MARK
+from .._workers.layout import foreseen
 from .._workers.pool import PoolOptions, WorkerPool
 from ..storage.threads import DaemonExecutor
 from .careful import Suspects
@@ -83,6 +84,11 @@ class House:
         self.memory = memory
         self.labels = settings.labels
         self.sizes = Sizes(settings.workers.num_workers, settings.record_bytes, memory.limit // 16)
+        recipe = settings.recipe
+        if recipe.transform is None and recipe.collate is None:
+            layout = foreseen(recipe.decoders)
+            if layout is not None:
+                self.sizes.learn(layout)
         most_reads = max((getattr(storage, "max_reads", _MOST_READS) for storage in storages), default=1)
         slots = Slots(min(FIRST_READS, most_reads))
         self.tuner = Tuner(

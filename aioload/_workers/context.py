@@ -42,11 +42,14 @@ __all__ = ["WorkerContext", "WorkerProcess", "warm_up"]
 # What workers need of others, not of ours: the server looks for modules where `python -c` does, first in the
 # working directory, and a folder named aioload there would be another than the program's.
 _PRELOAD = [
-    "PIL.JpegImagePlugin",
     "cloudpickle",
     "concurrent.futures.process",
+    "faulthandler",
     "google_crc32c",
+    "json",
     "numpy.random",
+    "pathlib",
+    "resource",
 ]
 
 

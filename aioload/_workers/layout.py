@@ -16,7 +16,7 @@ import importlib
 import math
 import pickle
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
@@ -24,6 +24,7 @@ from typing import Any
 
 import cloudpickle
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from ..collate import batch_structure, describe, leaf_rule
@@ -45,6 +46,7 @@ __all__ = [
     "batch_tree",
     "copy_rows",
     "descriptor",
+    "foreseen",
     "learn",
     "pack",
     "texts",
@@ -237,14 +239,19 @@ def copy_rows(pieces: list[Piece], starts: NDArray[np.int64], size: int, target:
         target: (rows, size).
     """
     for array, members in pieces if size else ():
-        if size < _ROW_BY_ROW:
-            shape = (len(array) - size + 1, size)
-            every = np.lib.stride_tricks.as_strided(array, shape, (1, 1), writeable=False)
-            target[members] = every[starts[members]]
+        own = starts[members]
+        if size >= _ROW_BY_ROW:
+            rows = range(len(target)) if isinstance(members, slice) else members.tolist()
+            for row, start in zip(rows, own.tolist(), strict=True):
+                target[row] = array[start : start + size]
             continue
-        rows = range(len(target)) if isinstance(members, slice) else members.tolist()
-        for row, start in zip(rows, starts[members].tolist(), strict=True):
-            target[row] = array[start : start + size]
+        step = int(own[1] - own[0]) if len(own) > 1 else 0
+        if step > 0 and (np.diff(own) == step).all():  # in the order of the file: no second copy
+            shape, strides = (len(own), size), (step, 1)
+            target[members] = as_strided(array[own[0] :], shape, strides, writeable=False)
+            continue
+        every = as_strided(array, (len(array) - size + 1, size), (1, 1), writeable=False)
+        target[members] = every[own]
 
 
 def align(place: int) -> int:
@@ -264,6 +271,14 @@ def learn(samples: list[Any]) -> Layout | None:
         return None
     structure = flat[0][1]
     return Layout(_pickled(structure), _pickled(batch_structure(structure)), tuple(known))
+
+
+def foreseen(decoders: Sequence[tuple[str, Any]]) -> Layout | None:
+    """Return the layout of samples whose values' makes these decoders fix, by field; None if one does not."""
+    sample = {field: getattr(decoder, "example", None) for field, decoder in decoders}
+    if not sample or any(value is None for value in sample.values()):
+        return None
+    return learn([sample])
 
 
 def pack(tree: Any, place: NDArray[np.uint8]) -> tuple[Span, int]:

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Protocol
 import anyio
 
 from ..errors import AioloadError, ClosedError, WorkerError
-from .jobs import Answer, Job
+from .jobs import Answer, Decode, Job
 from .seat import Seat, SeatState, signal_name
 from .ticket import Order, Ticket
 
@@ -45,6 +45,8 @@ __all__ = ["Order", "PoolOptions", "Runner", "Ticket", "WorkerDied", "WorkerPool
 _log = logging.getLogger("aioload.workers")
 
 _SHORT_JOB = 0.15  # seconds; below it a seat has its next job before it asks: the way takes 0.3 to 3 ms
+_ANOTHER_SECONDS = 0.001  # for a batch's collate to be asked for, before the next run's job takes the seat
+_TINY_JOB = 0.01  # seconds; below it one seat is kept busy before the next gets anything
 _GRACE = 1.0  # seconds for processes to end by themselves when the pool closes
 _MAX_FAILED_STARTS = 8  # in a row: then starting is hopeless
 _LOOK_SECONDS = 0.5  # between two looks at all workers
@@ -262,8 +264,10 @@ class WorkerPool:
             free = [seat for seat in self._seats if seat.state is SeatState.READY and len(seat.jobs) < depth]
             if not free:
                 return
-            # of those that have a job, the one that has been at it the longest: it will end first
-            best = min(free, key=lambda seat: (len(seat.jobs), seat.jobs[0].began if seat.jobs else 0.0))
+            if self._job_seconds < _TINY_JOB:  # whoever gives them out is the slow one: do not crowd it out
+                best = free[0]
+            else:  # of those that have a job, the one that has been at it the longest: it will end first
+                best = min(free, key=lambda seat: (len(seat.jobs), seat.jobs[0].began if seat.jobs else 0.0))
             self._submit(heapq.heappop(self._queue), best)
 
     def _submit(self, ticket: Ticket, seat: Seat) -> None:
@@ -304,7 +308,10 @@ class WorkerPool:
         most = self._options.max_jobs
         if seat.state is SeatState.LEAVING or (most is not None and seat.jobs_done >= most):
             self._retire(seat)
-        self._dispatch()
+        if _brings_another(ticket.job):
+            self._loop.call_later(_ANOTHER_SECONDS, self._dispatch)
+        else:
+            self._dispatch()
 
     def _died(self, seat: Seat, hung: str = "", stack: str | None = None) -> None:
         """Deal with a seat whose process is gone: tell the job it ran, queue the others, replace it.
@@ -423,6 +430,11 @@ class WorkerPool:
             self._queue.remove(ticket)
             heapq.heapify(self._queue)
             ticket.done()
+
+
+def _brings_another(job: Job) -> bool:
+    """Tell a job with a part of a batch that will have to be collated, at best before later runs go on."""
+    return isinstance(job, Decode) and any(not one.whole and one.layout is None for one in job.segments)
 
 
 def _how(exit_code: int | None) -> str:

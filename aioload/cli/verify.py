@@ -10,8 +10,11 @@ from typing import Annotated
 import typer
 
 from ..errors import AioloadError, NotFoundError
-from ..shard import MANIFEST_NAME, LocalReader, Manifest, Problem, VerifyReport
-from ..shard import verify as verify_set
+from ..shard.check import Problem, VerifyReport
+from ..shard.check import verify as verify_set
+from ..shard.format import MANIFEST_NAME
+from ..shard.manifest import Manifest
+from ..shard.reader import LocalReader
 from ._console import AsJson, Quiet, count, print_json, progress_bar, short, size
 
 __all__ = ["verify"]

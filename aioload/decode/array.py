@@ -6,7 +6,7 @@ import ast
 import struct
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,9 @@ _HEAD = struct.Struct("<6sBxHH")
 class Int:
     """Decode a 64-bit integer, little-endian."""
 
+    example: ClassVar[int] = 0
+    """A value of the make that all results have."""
+
     def __call__(self, data: bytes | memoryview) -> int:
         """Decode one number.
 
@@ -40,6 +43,9 @@ class Int:
 @dataclass(frozen=True, slots=True)
 class Float:
     """Decode a 64-bit float, little-endian."""
+
+    example: ClassVar[float] = 0.0
+    """A value of the make that all results have."""
 
     def __call__(self, data: bytes | memoryview) -> float:
         """Decode one number.

@@ -123,8 +123,14 @@ class Image:
         return self.crop == "random_resized" or self.flip > 0
 
     @property
+    def example(self) -> npt.NDArray[Any] | None:
+        """A value of the make that all results have; None where it depends on the picture."""
+        shape = self.static_shape
+        return None if shape is None else np.zeros(shape, np.uint16 if self.mode == "I;16" else np.uint8)
+
+    @property
     def packages(self) -> tuple[str, ...]:
-        """What decoding imports beside Pillow, if it is installed."""
+        """What decoding imports, if it is installed, for most pictures."""
         return () if self.backend == "pillow" else ("cv2", "simplejpeg")
 
     @property

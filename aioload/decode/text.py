@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from ..errors import SampleError
 
@@ -15,6 +15,9 @@ __all__ = ["Bytes", "Json", "Str"]
 class Bytes:
     """Decode to bytes: a copy of what is stored."""
 
+    example: ClassVar[bytes] = b""
+    """A value of the make that all results have."""
+
     def __call__(self, data: bytes | memoryview) -> bytes:
         """Copy the bytes."""
         return bytes(data)
@@ -23,6 +26,9 @@ class Bytes:
 @dataclass(frozen=True, slots=True)
 class Str:
     """Decode UTF-8 text."""
+
+    example: ClassVar[str] = ""
+    """A value of the make that all results have."""
 
     def __call__(self, data: bytes | memoryview) -> str:
         """Decode one text.

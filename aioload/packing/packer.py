@@ -22,7 +22,7 @@ from typing import Any
 
 from ..errors import ConfigError, SampleError, WorkerError
 from ..machine import usable_cpus
-from ..shard import Writer
+from ..shard.writer import Writer
 from .items import Item, Source, Unreadable
 from .prepare import CHECKS, Prepared, Recipe, prepare
 from .processes import processes

@@ -15,16 +15,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
 from aioload.errors import NotFoundError, ShardError
-from aioload.shard import (
-    INDEX_NAME,
-    MANIFEST_NAME,
-    Manifest,
-    VerifyReport,
-    Writer,
-    check_sum,
-    parse_index,
-    verify,
-)
+from aioload.shard.check import VerifyReport, verify
+from aioload.shard.format import INDEX_NAME, MANIFEST_NAME, check_sum
+from aioload.shard.index import parse_index
+from aioload.shard.manifest import Manifest
+from aioload.shard.writer import Writer
 
 Files = dict[str, bytes]
 Sample = dict[str, Any]

@@ -12,16 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioload.errors import NotFoundError, ShardError, StorageError
-from aioload.shard import (
-    INDEX_NAME,
-    MANIFEST_NAME,
-    LocalReader,
-    Problem,
-    check,
-    rebuild,
-    verify,
-)
-from aioload.shard.format import SHARD_HEADER, SHARD_TRAILER
+from aioload.shard import check
+from aioload.shard.check import Problem, verify
+from aioload.shard.format import INDEX_NAME, MANIFEST_NAME, SHARD_HEADER, SHARD_TRAILER
+from aioload.shard.reader import LocalReader
+from aioload.shard.rebuild import rebuild
 
 Damage = Callable[[bytes, int], Iterator[bytes]]
 

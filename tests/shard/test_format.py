@@ -15,17 +15,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioload.errors import ConfigError, SampleError, ShardError
-from aioload.shard import INDEX_NAME, KINDS, MANIFEST_NAME, NativeFormat, check_sum, crc32c, shard_name
 from aioload.shard.footer import footer_bytes
 from aioload.shard.format import (
     FORMAT_VERSION,
     INDEX_HEADER,
+    INDEX_NAME,
+    MANIFEST_NAME,
     MAX_PAYLOAD_BYTES,
     SHARD_HEADER,
     SHARD_TRAILER,
     Layout,
+    NativeFormat,
+    check_sum,
+    crc32c,
+    shard_name,
 )
-from aioload.shard.kinds import MAX_FIELDS
+from aioload.shard.kinds import KINDS, MAX_FIELDS
 
 PAGE = (Path(__file__).parents[2] / "FORMAT.md").read_text()
 TYPES = {"u32": "I", "u64": "Q"}

@@ -16,9 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioload.errors import ShardError
-from aioload.shard import INDEX_NAME, MANIFEST_NAME, Index, Manifest, parse_index
 from aioload.shard.footer import Footer
-from aioload.shard.index import join_footers, make_manifest, render_index
+from aioload.shard.format import INDEX_NAME, MANIFEST_NAME
+from aioload.shard.index import Index, join_footers, make_manifest, parse_index, render_index
+from aioload.shard.manifest import Manifest
 
 FIELDS = (("image", "image"), ("label", "int"))
 MANY = 1_000_000

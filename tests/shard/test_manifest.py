@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioload.errors import ConfigError, ShardError
-from aioload.shard import KINDS, Manifest, crc32c
+from aioload.shard.format import crc32c
+from aioload.shard.kinds import KINDS
+from aioload.shard.manifest import Manifest
 
 names = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1).filter(
     lambda name: name != "__key__"

@@ -18,8 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioload.errors import ClosedError, ConfigError, SampleError, StorageError
-from aioload.shard import INDEX_NAME, MANIFEST_NAME, LocalReader, Manifest, Writer, parse_index, verify
+from aioload.shard.check import verify
 from aioload.shard.folder import Folder
+from aioload.shard.format import INDEX_NAME, MANIFEST_NAME
+from aioload.shard.index import parse_index
+from aioload.shard.manifest import Manifest
+from aioload.shard.reader import LocalReader
+from aioload.shard.writer import Writer
 
 FIELDS = {"text": "str", "label": "int"}
 THREE = [
@@ -31,7 +36,7 @@ THREE = [
 # Dies by SIGKILL at its n-th call of fsync: there is one before and one after each file gets its name.
 KILLED_WRITER = """
 import os, signal, sys
-from aioload.shard import Writer
+from aioload.shard.writer import Writer
 
 path, fatal = sys.argv[1], int(sys.argv[2])
 calls = 0

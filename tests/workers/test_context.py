@@ -89,7 +89,7 @@ def test_a_worker_imports_no_torch(worker: ProcessPoolExecutor) -> None:
 
 def test_a_worker_has_what_it_needs_before_it_is_asked(worker: ProcessPoolExecutor) -> None:
     """The server has imported the packages of others, so that a start is a fork and little more."""
-    names = ["numpy", "numpy.random", "cloudpickle", "google_crc32c", "PIL.Image"]
+    names = ["numpy", "numpy.random", "cloudpickle", "google_crc32c", "concurrent.futures.process"]
 
     found = worker.submit(eval, f"set({names}) <= set(__import__('sys').modules)").result()
 
