@@ -124,6 +124,8 @@ def _goals() -> list[Goal]:
     goals += [
         Goal("tiny", "aioload / torch", over("tiny:aioload", "tiny:torch"), 8.0),
         Goal("tiny", "aioload / bare", over("tiny:aioload", "tiny:bare"), 0.3),
+        Goal("tiny", "shuffled: aioload / torch", over("tiny:aioload-shuffled", "tiny:torch-shuffled"), 8.0),
+        Goal("tiny", "shuffled: aioload / bare", over("tiny:aioload-shuffled", "tiny:bare-shuffled"), 0.3),
         Goal("tensors", "aioload / the faster torch", over("tensors:aioload", *tensors_torch), 3.0),
         Goal("tensors", "aioload / bare", over("tensors:aioload", "tensors:bare"), 0.5),
     ]

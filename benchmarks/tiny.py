@@ -3,12 +3,14 @@
     python benchmarks/tiny.py
     python benchmarks/tiny.py --only torch,aioload --rounds 3
 
-Batches of 256, in random order, two workers. A batch is a list of `bytes` and an int64 tensor of labels.
+Batches of 256 in the order of the file, two workers. A batch is a list of `bytes` and an int64 tensor of
+labels.
 
 - torch: `DataLoader` over one large file, from which `__getitem__` reads a record by `os.pread`.
 - torch-0: the same without workers. torch-batched: with `__getitems__`, which reads a batch in one call.
-- aioload: `Loader(..., shuffle=True)`. aioload-0: without workers. aioload-plain: not shuffled.
+- aioload: `Loader(...)`. aioload-0: without workers. aioload-1: one worker.
 - bare: the limit, one process that copies records out of a mapped file.
+- torch-shuffled, aioload-shuffled, bare-shuffled: in random order, each epoch in another.
 """
 
 from __future__ import annotations
@@ -57,15 +59,17 @@ class BatchedRecords(Records):
 
 
 class Copies:
-    """The bare loop: each record of a mapped file becomes bytes of its own, in random order."""
+    """The bare loop: each record of a mapped file becomes bytes of its own."""
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: Places, *, shuffle: bool) -> None:
+        self._shuffle = shuffle
         with (places.plain / "records.bin").open("rb") as file:
             self._mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self._labels = np.load(places.plain / "labels.npy")
 
     def __iter__(self) -> Iterator[tuple[list[bytes], torch.Tensor]]:
-        order = np.random.default_rng(1).permutation(len(self._labels))
+        count = len(self._labels)
+        order = np.random.default_rng(1).permutation(count) if self._shuffle else np.arange(count)
         for start in range(0, len(order), BATCH):
             numbers, mapped = order[start : start + BATCH], self._mapped
             starts = (numbers * TINY_BYTES).tolist()
@@ -73,14 +77,14 @@ class Copies:
             yield records, torch.from_numpy(self._labels[numbers])
 
 
-def _torch(records: type[Records], places: Places, workers: int) -> Contender:
+def _torch(records: type[Records], places: Places, workers: int, *, shuffle: bool = False) -> Contender:
     loader = torch.utils.data.DataLoader(
-        records(places), BATCH, shuffle=True, num_workers=workers, persistent_workers=workers > 0
+        records(places), BATCH, shuffle=shuffle, num_workers=workers, persistent_workers=workers > 0
     )
     return Loops(loader)
 
 
-def _aioload(places: Places, workers: int, *, shuffle: bool = True) -> Contender:
+def _aioload(places: Places, workers: int, *, shuffle: bool = False) -> Contender:
     loader = aioload.Loader(places.packed, batch_size=BATCH, shuffle=shuffle, num_workers=workers)
     return Loops(loader.sync(), loader.close)
 
@@ -114,8 +118,11 @@ WORKLOAD = Workload(
         "torch-batched": lambda places, workers: _torch(BatchedRecords, places, workers),
         "aioload": _aioload,
         "aioload-0": lambda places, workers: _aioload(places, 0),
-        "aioload-plain": lambda places, workers: _aioload(places, workers, shuffle=False),
-        "bare": lambda places, workers: Loops(Copies(places)),
+        "aioload-1": lambda places, workers: _aioload(places, 1),
+        "bare": lambda places, workers: Loops(Copies(places, shuffle=False)),
+        "torch-shuffled": lambda places, workers: _torch(Records, places, workers, shuffle=True),
+        "aioload-shuffled": lambda places, workers: _aioload(places, workers, shuffle=True),
+        "bare-shuffled": lambda places, workers: Loops(Copies(places, shuffle=True)),
         **peers(Job(BatchedRecords, raw, finish, BATCH)),
     },
 )

@@ -27,7 +27,7 @@ from .._workers.pool import WorkerDied
 from .._workers.space import Span
 from ..errors import AioloadError, SampleError, ShardError, WorkerError
 from .careful import Careful, Piece, Suspects
-from .deliver import Among, Made
+from .deliver import Joined, Made
 from .parts import Part
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Decoder", "Walk"]
 
-Put = Callable[[int, "Made | AioloadError"], None]
+Put = Callable[[int, "Made | Joined | AioloadError"], None]
 Decide = Callable[[AioloadError], Any]
 
 _COLLATE_TRIES = 3
@@ -108,7 +108,7 @@ class Decoder:
             leases: where its records lie, and its table.
             table: where in the arena the run's `TABLE` begins.
             failed: what could not be read, by row of the run's table.
-            put: called once for each of these steps.
+            put: called once for each of these steps, or for the first of several that are joined.
             steps: of the run, those to be made.
 
         Raises:
@@ -265,13 +265,8 @@ class Walk:
                     self._note_misfit(whole, outcome)
                 return False
             lists = self._texts(whole, place, outcome)
-            first = 0
-            for part in parts:
-                texts = tuple(column[first : first + part.rows] for column in lists)
-                among = Among(first, rows)
-                made = Made(part.step, part.rows, batch.keep(), size, None, layout, texts, among=among)
-                self._put(part.step, made)
-                first += part.rows
+            made = Made(whole.step, rows, batch.keep(), size, None, layout, lists)
+            self._put(whole.step, Joined(made, tuple(part.rows for part in parts)))
         return True
 
     async def _make_packed(self, parts: list[Part]) -> None:

@@ -23,18 +23,20 @@ if TYPE_CHECKING:
     from ..policy import Skips
     from .memory import Lease, Memory
 
-__all__ = ["Among", "Delivery", "Made", "Output", "deliver", "to_numpy", "to_torch", "without_rows"]
+__all__ = [
+    "Delivery",
+    "Joined",
+    "Made",
+    "Output",
+    "deliver",
+    "deliver_joined",
+    "to_numpy",
+    "to_torch",
+    "without_rows",
+]
 
 Output = Callable[[NDArray[Any]], Any]
 """What becomes of an array over the arena."""
-
-
-@dataclass(frozen=True, slots=True)
-class Among:
-    """The rows of several batches that lie together, and where in them a batch begins."""
-
-    first: int
-    rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,14 @@ class Made:
     layout: Layout | None  # one of rows
     texts: tuple[list[Any], ...]  # with a layout: the text columns, whole
     skipped: Skips = field(default_factory=list)
-    among: Among | None = None  # with a layout of arrays: not alone in its memory
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Batches that workers have finished as if they were one: their rows lie end to end in each column."""
+
+    made: Made  # all of them; it has a layout
+    rows: tuple[int, ...]  # of each
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,25 +91,52 @@ def to_numpy(array: NDArray[Any]) -> Any:
 
 def deliver(made: Made, memory: Memory, output: Output, on_copy: Callable[[], None]) -> Delivery:
     """Turn a finished batch into what the user gets. The made batch's lease is used up."""
+    place, lease = _place(made, memory, on_copy)
+    return Delivery(_build(made, place, output), made.rows, made.size, lease, made.skipped)
+
+
+def deliver_joined(
+    joined: Joined, memory: Memory, output: Output, on_copy: Callable[[], None]
+) -> list[Delivery]:
+    """Turn batches that were finished together into what the user gets; their lease is used up."""
+    # hot: once per small batch; guarded by benchmarks/tiny.py
+    made = joined.made
+    assert made.layout is not None
+    place, lease = _place(made, memory, on_copy)
+    leaves = made.layout.leaves(made.rows)
+    texts = iter(made.texts)
+    columns = [
+        next(texts) if leaf.kind in ("text", "bytes") else view(place, leaf, tensors=False) for leaf in leaves
+    ]
+    found, first = [], 0
+    for rows in joined.rows:
+        parts = [column[first : first + rows] for column in columns]
+        finished = [
+            part if type(part) is list else _finish(part, leaf, output)
+            for part, leaf in zip(parts, leaves, strict=True)
+        ]
+        batch, size = batch_tree(made.layout, finished), made.size * rows // made.rows
+        found.append(Delivery(batch, rows, size, None if first else lease))  # counted as the user's once
+        first += rows
+    return found
+
+
+def _place(made: Made, memory: Memory, on_copy: Callable[[], None]) -> tuple[NDArray[np.uint8], Lease | None]:
+    """Return the bytes that the user gets, and the lease that they keep, if they are the arena's."""
     start = made.lease.span.start
     copied = memory.crowded or made.lease.private  # in this order: it warns
-    lease: Lease | None = made.lease
     if not made.size:
-        place = np.empty(0, np.uint8)
         made.lease.release()
-        lease = None
-    elif copied:
+        return np.empty(0, np.uint8), None
+    if copied:
         try:
             place = memory.arena.array[start : start + made.size].copy()
         finally:
             made.lease.release()
         on_copy()
-        lease = None
-    else:
-        memory.finish(made.lease)
-        place = memory.arena.borrow(start, start + made.size, made.lease.release_soon)
-    size = made.size if made.among is None else made.size * made.rows // made.among.rows
-    return Delivery(_build(made, place, output), made.rows, size, lease, made.skipped)
+        return place, None
+    memory.finish(made.lease)
+    return memory.arena.borrow(start, start + made.size, made.lease.release_soon), made.lease
 
 
 def without_rows(batch: Any, rows: int) -> Any:
@@ -138,10 +174,12 @@ def _no_rows(leaf: Any) -> Any:
 def _build(made: Made, place: NDArray[np.uint8], output: Output) -> Any:
     """Return the batch over its bytes."""
     if made.layout is not None:
-        texts, among = iter(made.texts), made.among
+        texts = iter(made.texts)
         leaves = [
-            next(texts) if leaf.kind in ("text", "bytes") else _leaf(place, leaf, output, made)
-            for leaf in made.layout.leaves(made.rows if among is None else among.rows)
+            next(texts)
+            if leaf.kind in ("text", "bytes")
+            else _finish(view(place, leaf, tensors=False), leaf, output)
+            for leaf in made.layout.leaves(made.rows)
         ]
         return batch_tree(made.layout, leaves)
 
@@ -157,13 +195,6 @@ def _build(made: Made, place: NDArray[np.uint8], output: Output) -> Any:
         ) from error
     leaves = [_finish(value, leaf, output) for value, leaf in zip(found, made.tree.leaves, strict=True)]
     return tree_of(made.tree, leaves)
-
-
-def _leaf(place: NDArray[np.uint8], leaf: Leaf, output: Output, made: Made) -> Any:
-    value = view(place, leaf, tensors=False)
-    if made.among is not None:
-        value = value[made.among.first : made.among.first + made.rows]
-    return _finish(value, leaf, output)
 
 
 def _finish(value: Any, leaf: Leaf, output: Output) -> Any:

@@ -260,7 +260,7 @@ class Memory:
         """Note what other threads have done with leases since."""
         while self._taken:  # before what was returned: a lease is taken before it goes back
             lease = self._taken.popleft()
-            if not lease.freed and not lease.held:  # batches may share one
+            if not lease.freed:
                 self.finish(lease)
                 self._held += len(lease)
                 lease.held = True

@@ -23,7 +23,7 @@ from .._workers.layout import align
 from ..errors import AioloadError, ConfigError
 from ..table import largest_batch
 from .decode import Decoder
-from .deliver import Delivery, Made, deliver
+from .deliver import Delivery, Joined, Made, deliver, deliver_joined
 from .fetch import Fetcher
 from .house import MAX_READ_BYTES
 from .memory import enough_for
@@ -188,10 +188,14 @@ class Pass:
         """Take a run through the pipeline."""
         missing = set(run.steps)
 
-        def put(step: int, result: Made | AioloadError) -> None:
-            missing.discard(step)
-            item = self._deliver(result)
-            self.handover.put(step, self._told(item, step) if isinstance(item, AioloadError) else item)
+        def put(step: int, result: Made | Joined | AioloadError) -> None:
+            items = self._deliver(result)
+            missing.difference_update(range(step, step + len(items)))
+            told = [
+                self._told(item, place) if isinstance(item, AioloadError) else item
+                for place, item in enumerate(items, step)
+            ]
+            self.handover.put(step, *told)
 
         try:
             try:
@@ -231,13 +235,17 @@ class Pass:
         brought = await self._place(run, np.arange(len(run.table)))
         await self._make(run, brought, put, steps)
 
-    def _deliver(self, result: Made | AioloadError) -> Item:
+    def _deliver(self, result: Made | Joined | AioloadError) -> list[Item]:
         if isinstance(result, AioloadError):
-            return result
+            return [result]
+        memory, output = self._house.memory, self._house.settings.output
         try:
-            return deliver(result, self._house.memory, self._house.settings.output, self._count_copy)
+            if isinstance(result, Joined):
+                return [*deliver_joined(result, memory, output, self._count_copy)]
+            return [deliver(result, memory, output, self._count_copy)]
         except Exception as error:
-            return as_ours(error)
+            failed: Item = as_ours(error)
+            return [failed] * (len(result.rows) if isinstance(result, Joined) else 1)
 
     def _told(self, error: AioloadError, step: int) -> AioloadError:
         """Return an error as it is put at a step; one about memory names a limit for all."""

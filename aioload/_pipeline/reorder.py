@@ -94,12 +94,13 @@ class Handover(Generic[T]):
         """Steps that wait here."""
         return len(self._buffer)
 
-    def put(self, step: int, item: T) -> None:
-        """Bring a finished step."""
+    def put(self, step: int, *items: T) -> None:
+        """Bring finished steps that follow each other, from `step` on."""
         with self._lock:
             if self._closed is not None:
                 return
-            self._buffer.push(step, item)
+            for place, item in enumerate(items, step):
+                self._buffer.push(place, item)
             if self._buffer.ready:
                 self._wake()
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from aioload._pipeline.careful import Suspects
 from aioload._pipeline.decode import Decoder
-from aioload._pipeline.deliver import Made, deliver, to_numpy
+from aioload._pipeline.deliver import Joined, Made, deliver, deliver_joined, to_numpy
 from aioload._pipeline.memory import Lease, Memory
 from aioload._pipeline.plan import Run
 from aioload._pipeline.sizes import Sizes
@@ -120,13 +120,15 @@ class Walked:
         data[: int(ends[-1])] = np.frombuffer(b"".join(chunks), np.uint8)
         return table, data
 
-    def _put(self, step: int, result: Made | AioloadError) -> None:
+    def _put(self, step: int, result: Made | Joined | AioloadError) -> None:
         assert step not in self.items, f"step {step} came twice"
         if isinstance(result, AioloadError):
             self.items[step] = result
             return
-        delivery = deliver(result, self.memory, to_numpy, lambda: self.counters.add(copies=1))
-        self.items[step], self.leases[step] = delivery.batch, delivery.lease
+        finish: Any = deliver_joined if isinstance(result, Joined) else deliver
+        found = finish(result, self.memory, to_numpy, lambda: self.counters.add(copies=1))
+        for place, delivery in enumerate(found if isinstance(found, list) else [found], step):
+            self.items[place], self.leases[place] = delivery.batch, delivery.lease
 
 
 @contextmanager
