@@ -77,7 +77,11 @@ def photos(folder: Path = DEFAULT_FOLDER, scale: float = 1.0) -> Places:
 
 
 def tiny(folder: Path = DEFAULT_FOLDER, scale: float = 1.0) -> Places:
-    """Make tiny records, or find them: `plain/records.bin`, `plain/labels.npy`; packed `data`, `label`."""
+    """Make tiny records, or find them; packed `data`, `label`.
+
+    Plain they are there twice: `plain/class-012/000345.bin`, and end to end in `plain/records.bin` with
+    `plain/labels.npy`.
+    """
     return _set(folder, "tiny", max(int(TINY * scale), 256), _make_tiny)
 
 
@@ -143,6 +147,9 @@ def _make_tiny(places: Places) -> None:
             record = rng.bytes(TINY_BYTES)
             file.write(record)
             writer.write({"data": record, "label": _label(number)})
+            single = places.plain / f"class-{_label(number):03}" / f"{number:06}.bin"
+            single.parent.mkdir(exist_ok=True)
+            single.write_bytes(record)
     np.save(places.plain / "labels.npy", np.array([_label(number) for number in range(places.records)]))
 
 

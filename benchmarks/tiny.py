@@ -6,8 +6,9 @@
 Batches of 256 in the order of the file, two workers. A batch is a list of `bytes` and an int64 tensor of
 labels.
 
-- torch: `DataLoader` over one large file, from which `__getitem__` reads a record by `os.pread`.
-- torch-0: the same without workers. torch-batched: with `__getitems__`, which reads a batch in one call.
+- torch: `DataLoader` over files in class folders, as most people have them. torch-0: without workers.
+- torch-one-file: over all records in one large file, from which `__getitem__` reads by `os.pread`.
+  torch-one-file-0: without workers. torch-batched: with `__getitems__`, which reads a batch in one call.
 - aioload: `Loader(...)`. aioload-0: without workers. aioload-1: one worker.
 - bare: the limit, one process that copies records out of a mapped file.
 - torch-shuffled, aioload-shuffled, bare-shuffled: in random order, each epoch in another.
@@ -33,6 +34,25 @@ import aioload
 __all__ = ["BATCH", "WORKLOAD", "Records"]
 
 BATCH = 256
+
+
+class Folder(torch.utils.data.Dataset[Any]):
+    """A map-style dataset over class folders."""
+
+    def __init__(self, places: Places) -> None:
+        labels = np.load(places.plain / "labels.npy").tolist()
+        self._files = [
+            (str(places.plain / f"class-{label:03}" / f"{number:06}.bin"), label)
+            for number, label in enumerate(labels)
+        ]
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __getitem__(self, number: int) -> tuple[bytes, int]:
+        path, label = self._files[number]
+        with open(path, "rb") as file:  # noqa: PTH123 - a Path costs more than the file
+            return file.read(), label
 
 
 class Records(torch.utils.data.Dataset[Any]):
@@ -77,7 +97,9 @@ class Copies:
             yield records, torch.from_numpy(self._labels[numbers])
 
 
-def _torch(records: type[Records], places: Places, workers: int, *, shuffle: bool = False) -> Contender:
+def _torch(
+    records: type[Folder | Records], places: Places, workers: int, *, shuffle: bool = False
+) -> Contender:
     loader = torch.utils.data.DataLoader(
         records(places), BATCH, shuffle=shuffle, num_workers=workers, persistent_workers=workers > 0
     )
@@ -113,14 +135,16 @@ WORKLOAD = Workload(
     _data.tiny,
     touch,
     {
-        "torch": lambda places, workers: _torch(Records, places, workers),
-        "torch-0": lambda places, workers: _torch(Records, places, 0),
+        "torch": lambda places, workers: _torch(Folder, places, workers),
+        "torch-0": lambda places, workers: _torch(Folder, places, 0),
+        "torch-one-file": lambda places, workers: _torch(Records, places, workers),
+        "torch-one-file-0": lambda places, workers: _torch(Records, places, 0),
         "torch-batched": lambda places, workers: _torch(BatchedRecords, places, workers),
         "aioload": _aioload,
         "aioload-0": lambda places, workers: _aioload(places, 0),
         "aioload-1": lambda places, workers: _aioload(places, 1),
         "bare": lambda places, workers: Loops(Copies(places, shuffle=False)),
-        "torch-shuffled": lambda places, workers: _torch(Records, places, workers, shuffle=True),
+        "torch-shuffled": lambda places, workers: _torch(Folder, places, workers, shuffle=True),
         "aioload-shuffled": lambda places, workers: _aioload(places, workers, shuffle=True),
         "bare-shuffled": lambda places, workers: Loops(Copies(places, shuffle=True)),
         **peers(Job(BatchedRecords, raw, finish, BATCH)),
