@@ -46,10 +46,8 @@ _log = logging.getLogger("aioload.workers")
 
 _SHORT_JOB = 0.15  # seconds; below it a seat has its next job before it asks: the way takes 0.3 to 3 ms
 _ANOTHER_SECONDS = 0.001  # for a batch's collate to be asked for, before the next run's job takes the seat
-_TINY_JOB, _TINY_DEPTH = (
-    0.01,
-    4,
-)  # seconds of work below which a seat gets so many jobs before the next has any
+_TINY_JOB = 0.02  # seconds of work; below it a seat gets several jobs before the next has any
+_TINY_DEPTH = 4
 _GRACE = 1.0  # seconds for processes to end by themselves when the pool closes
 _MAX_FAILED_STARTS = 8  # in a row: then starting is hopeless
 _LOOK_SECONDS = 0.5  # between two looks at all workers
