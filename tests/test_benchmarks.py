@@ -104,7 +104,7 @@ def test_a_race_writes_its_report(data: Path, tmp_path: Path) -> None:
     told = json.loads((tmp_path / "race.json").read_text())
     assert status == 0
     assert "| tiny | aioload / bare | not available |" in out
-    assert set(told["runs"]) == {"tiny:bare", "tiny:mosaicml-streaming"}
+    assert set(told["runs"]) == {"tiny:bare", "tiny:bare-shuffled", "tiny:mosaicml-streaming"}
     assert told["runs"]["tiny:bare"][0]["samples_per_second"] > 0
     assert (tmp_path / "race.md").read_text() == out
 
