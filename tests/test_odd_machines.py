@@ -209,7 +209,7 @@ STOPPED = """
     options = dict(batch_size=10, num_workers=2, transform=transform, collate=len, worker_timeout=1)
     with aioload.Loader(sys.argv[1], **options).sync() as loader:
         source = iter(loader)
-        sys.stdout.write(f"{sum(source)} {loader.stats().restarts}\n")
+        sys.stdout.write(f"{sum(source)} {loader.stats().restarts}\\n")
 """
 
 
