@@ -46,6 +46,7 @@ _PRELOAD = [
     "concurrent.futures.process",
     "faulthandler",
     "google_crc32c",
+    "hashlib",
     "json",
     "numpy.random",
     "pathlib",

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from ..collate import apply, default
 from ..errors import ConfigError, ShardError
 from .bulk import LEAST_ROWS, Bulk, columns_of
+from .draw import Draw
 from .failures import describe, failure_of_batch
 from .files import Files, Unmapped
 from .jobs import MARK, TABLE, Answer, Collate, Decode, Failure, Job, Outcome, Recipe, Segment
@@ -36,8 +37,7 @@ from .space import Span
 
 __all__ = ["Rooms", "Worker", "wants_rng"]
 
-# streams of randomness: a transform's rng, the global generators, and the decoders'
-_USER, _GLOBALS, _DECODERS = range(3)
+_USER, _GLOBALS = 0, 1  # streams of randomness: a transform's rng, and the global generators
 
 
 Rooms = Mapping[str, NDArray[Any]]
@@ -80,6 +80,7 @@ class Worker:
             (place, field, decode, bool(getattr(decode, "draws", False)))
             for place, (field, decode) in enumerate(recipe.decoders)
         )
+        self._draw = Draw()
         self._files = Files(recipe.paths)
         self._bulk = Bulk(recipe, self._raw)
         self._decode_seconds = self._transform_seconds = self._collate_seconds = 0.0
@@ -306,8 +307,7 @@ class Worker:
         options: dict[str, Any] = {}
         if self._decoders[place][3]:
             _, _, record, _, _, epoch, source, _ = entry
-            name = (_DECODERS, self._recipe.seed, epoch, record, source, place)
-            options["rng"] = np.random.default_rng(name)
+            options["rng"] = self._draw.at(self._recipe.seed, epoch, record, source, place)
         if room is not None:
             if decode.into(data, room, **options):  # type: ignore[attr-defined]  # `_direct` has looked
                 return room
