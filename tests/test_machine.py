@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -157,3 +158,33 @@ def test_limits_bound_what_is_said_of_the_machine(monkeypatch: pytest.MonkeyPatc
     assert free > 64 * MIB
     assert machine.available_memory() == 64 * MIB
     assert machine.usable_cpus() == 1
+
+
+@pytest.mark.parametrize(
+    ("mounts", "expected"),
+    [
+        ("1 0 8:1 / / rw - ext4 /dev/sda rw", True),
+        ("1 0 8:1 / / rw - ext4 /dev/sda rw\n2 1 0:9 / {folder} rw - nfs4 server:/x rw", False),
+        ("1 0 0:9 / / rw - nfs4 server:/x rw\n2 1 8:1 / {folder} rw - xfs /dev/sda rw", True),
+        ("1 0 8:1 / / rw - ext4 /dev/sda rw\n2 1 8:2 / {folder}-other rw - nfs4 server:/x rw", True),
+        ("1 0 8:1 / / rw - fuse.sshfs x rw", False),
+        ("", False),
+    ],
+)
+def test_local_disks_are_told_by_their_mounts(tmp_path: Path, mounts: str, expected: bool) -> None:
+    """The deepest mount above a file decides; what is not known is not local."""
+    folder = (tmp_path / "set").resolve()
+    told = tmp_path / "mountinfo"
+    told.write_text(mounts.format(folder=folder))
+
+    assert machine.is_local(str(folder / "shard"), told) is expected
+
+
+def test_where_nothing_is_told_nothing_is_local(tmp_path: Path) -> None:
+    """No list of mounts at all."""
+    assert not machine.is_local(str(tmp_path), tmp_path / "missing")
+
+
+def test_all_memory_is_at_most_the_machines() -> None:
+    """A limit of the cgroup only makes it less."""
+    assert 0 < machine.total_memory() <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -86,6 +86,7 @@ class Pass:
             None  # the step that waits for room, and how far ahead it may be
         )
         recipe = house.settings.recipe
+        self._steps = 0  # of the run before
         self._decoder = Decoder(
             runner,
             house.memory,
@@ -155,6 +156,7 @@ class Pass:
                     raise
                 self.handover.put(step, self._told(error, step))
                 return
+            self._steps = stop - step
             if mapped is not None and mapped.cold:
                 group.start_soon(mapped.advise, run)
             self._house.counters.add(record_bytes=int(run.sizes.sum()))
@@ -266,7 +268,9 @@ class Pass:
         self._house.counters.add(copies=1)
 
     def _steps_per_run(self) -> int:
-        steps = self._house.sizes.steps_per_run(self.plan.part.batch_size)
+        sizes, rows = self._house.sizes, self.plan.part.batch_size
+        # longer by and by: a long run is long on its way, and the user has nothing yet
+        steps = min(sizes.steps_per_run(rows), max(sizes.first_steps(rows), 2 * self._steps))
         prefetch = self._house.settings.prefetch
         return steps if prefetch is None else max(1, min(steps, prefetch // 2))
 

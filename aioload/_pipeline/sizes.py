@@ -13,6 +13,7 @@ _REMEMBERED = 1024  # records whose cost decides: where one in fifty is costly, 
 _JOB_SECONDS = 0.05  # of work in one job: the way to a worker and back (0.3 ms) stays under 1%
 _MAX_PARTS = 4  # of a batch of known cost: several batches are in work, more would only add messages
 _RUN_BYTES = 16 << 20  # of raw records in a run of several batches: four large reads
+_FIRST_BYTES = 256 << 10  # of raw records in the first run
 _FIRST_GROWTH = 8  # decoded bytes per raw byte before anything was decoded; what is not used is not touched
 _ROOM = 1 << 16  # bytes on top of any guess, for texts, alignment and the descriptor
 _MARGIN = 1.25  # over the largest outcome so far
@@ -88,9 +89,13 @@ class Sizes:
         batch_bytes = max(batch_size * self._record_bytes, 1.0)
         by_bytes = int(self._run_bytes // batch_bytes)
         if self._record_seconds is None:
-            return max(1, min(by_bytes, int((256 << 10) // batch_bytes)))
+            return max(1, min(by_bytes, self.first_steps(batch_size)))
         by_time = int(_JOB_SECONDS / max(batch_size * self._record_seconds, 1e-9))
         return max(1, min(by_bytes, by_time, 256))
+
+    def first_steps(self, batch_size: int) -> int:
+        """Return how many batches the first run should have."""
+        return max(1, int(_FIRST_BYTES // max(batch_size * self._record_bytes, 1.0)))
 
     def parts(self, rows: int) -> int:
         """Return into how many jobs one batch should be cut."""

@@ -6,7 +6,7 @@ main guard, notebooks, `python -c` and standard input work. What is left out is 
 sent to the new process; nothing in the user's process is patched, and the user's own fork server, if any, is
 another one.
 
-The server imports the packages that every worker needs once; a worker is then a fork of a small process
+The server imports what every worker needs once; a worker is then a fork of a small process
 without threads of ours, event loop, torch or CUDA, and starts in milliseconds. It ends by itself when no
 process of ours is left.
 
@@ -20,6 +20,9 @@ import contextlib
 import io
 import os
 import signal
+import site
+import sys
+import sysconfig
 import weakref
 from collections.abc import Iterator, Sequence
 from multiprocessing import (
@@ -33,14 +36,14 @@ from multiprocessing import (
     spawn,
     util,
 )
+from pathlib import Path
 from typing import Any
 
 from .locks import OneProcessLock, Slots
 
 __all__ = ["WorkerContext", "WorkerProcess", "warm_up"]
 
-# What workers need of others, not of ours: the server looks for modules where `python -c` does, first in the
-# working directory, and a folder named aioload there would be another than the program's.
+# what workers need of others
 _PRELOAD = [
     "cloudpickle",
     "concurrent.futures.process",
@@ -52,6 +55,9 @@ _PRELOAD = [
     "pathlib",
     "resource",
 ]
+
+
+_ENTRY = f"{__package__}.process"
 
 
 def _make_server() -> forkserver.ForkServer:
@@ -175,9 +181,26 @@ def warm_up(packages: Sequence[str] = ()) -> None:
     Args:
         packages: of others, that workers will need beside the usual. A server that runs goes without.
     """
-    _server.set_forkserver_preload([*_PRELOAD, *packages])
+    _server.set_forkserver_preload([*_PRELOAD, *packages, *([_ENTRY] if _is_found() else [])])
     with _deaf_to_ctrl_c():
         _server.ensure_running()
+
+
+def _is_found() -> bool:
+    """Tell whether the server would find this very package, and not another of its name.
+
+    It looks where `python -c` does, first in the working directory, and knows nothing of what the program has
+    added to its path. Where it finds nothing, or something else, workers import the package by themselves.
+    """
+    places = [] if sys.flags.safe_path else [str(Path.cwd())]
+    if not sys.flags.ignore_environment:
+        places += [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
+    places += sysconfig.get_paths()["stdlib"], *site.getsitepackages(), site.getusersitepackages()
+    package = Path(__file__).parents[1]
+    for place in map(Path, places):
+        if (place / package.name).exists() or (place / f"{package.name}.py").exists():
+            return (place / package.name).resolve() == package.resolve()
+    return False
 
 
 @contextlib.contextmanager

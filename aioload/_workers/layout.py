@@ -60,6 +60,7 @@ _PLAIN = frozenset({str, bytes, int, float, bool, type(None)})
 _SCALARS = {"int": "<i8", "float": "<f8", "bool": "|b1"}  # dtype of a column of Python numbers, by its rule
 _TEXTS = ("text", "bytes")
 _NONE: Mapping[str, Any] = MappingProxyType({})
+_AT_ONCE_BYTES = 256 << 10  # of texts that become objects without a break
 _ROW_BY_ROW = 8192  # bytes from which copying values one by one costs less than gathering all of them
 
 Members = slice | NDArray[np.int64]
@@ -358,7 +359,10 @@ def texts(place: NDArray[np.uint8], leaf: Leaf) -> list[Any]:
     table = place[leaf.start : head].view(np.uint64)
     size = (leaf.stop - head) // count if count else 0
     if leaf.kind == "bytes" and size and int(table[0]) == size and (np.diff(table) == size).all():
-        found: list[bytes] = place[head : leaf.stop].view(f"V{size}").tolist()  # all of one size
+        values, some = place[head : leaf.stop].view(f"V{size}"), _AT_ONCE_BYTES // size + 1
+        found: list[bytes] = []
+        for first in range(0, count, some):  # in between, the thread that trains may go on
+            found += values[first : first + some].tolist()
         return found
     ends = table.tolist()
     data = place[head : leaf.stop].tobytes()
