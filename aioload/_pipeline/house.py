@@ -124,6 +124,7 @@ class House:
             settings.sources,
             data_bytes=settings.data_bytes,
             num_workers=settings.workers.num_workers,
+            checked=all(settings.recipe.checked),
         )
         window = settings.window_bytes if mapped is None else 0
         counters.set(

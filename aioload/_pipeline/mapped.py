@@ -30,6 +30,7 @@ _log = logging.getLogger("aioload.engine")
 
 _MEMORY_SHARE = 4  # of this machine's memory, what a set may be at most to be mapped
 _QUIET_JOBS = 64  # without a wait for the disk, after which the kernel is no longer told what comes
+_MOST_TOLD = 256  # stretches of a run: where records lie far apart, telling of all costs as much as it saves
 _GAP_BYTES = 64 << 10  # bytes wanted this close are told of together
 
 
@@ -65,11 +66,11 @@ class Mapped:
 
     def serves(self, run: Run) -> bool:
         """Tell whether all shards of a run may be mapped."""
-        return not self._refused or self._refused.isdisjoint(run.table["shard"].tolist())
+        return not self._refused or self._refused.isdisjoint(np.unique(run.table["shard"]).tolist())
 
     def refuse(self, run: Run) -> None:
         """Map the shards of a run no more: one of them cannot be."""
-        shards = set(run.table["shard"].tolist())
+        shards = set(np.unique(run.table["shard"]).tolist())
         _log.info("shards %s are read rather than mapped from now on", sorted(shards - self._refused))
         self._refused |= shards
 
@@ -81,10 +82,10 @@ class Mapped:
                 wanted.setdefault(piece.shard, []).append((piece.start, piece.stop))
         alone = np.flatnonzero(run.piece < 0)
         shard, start = run.table["shard"][alone].astype(np.int64), run.offsets[alone]
-        stop = start + run.sizes[alone]
-        for members in stretches(shard, start, stop, _GAP_BYTES):
-            place = int(start[members].min()), int(stop[members].max())
-            wanted.setdefault(int(shard[members[0]]), []).append(place)
+        for members in stretches(shard, start, start + run.sizes[alone], _GAP_BYTES)[:_MOST_TOLD]:
+            first, last = members[0], members[-1]  # in the order of the file
+            place = int(start[first]), int(start[last] + run.sizes[alone[last]])
+            wanted.setdefault(int(shard[first]), []).append(place)
         for number, places in wanted.items():
             try:
                 await self._storages[self._sources[number]].advise(self._shards[number], places)
@@ -100,6 +101,7 @@ def choose(
     *,
     data_bytes: int,
     num_workers: int,
+    checked: bool,
 ) -> Mapped | None:
     """Return the shards to be mapped, or None if records are to be read.
 
@@ -110,12 +112,13 @@ def choose(
         sources: as in `Mapped`.
         data_bytes: of all records.
         num_workers: processes; without any, a file that is cut would end the user's own.
+        checked: whether all records have sums; else those at the end of a file that is cut would be zeros.
 
     Raises:
         ConfigError: "mmap" was asked for, and not all files are local.
     """
     local = [storage for storage in storages if type(storage) is LocalStorage]
-    if reads == "file" or not num_workers or not sum(1 for _ in shards):
+    if reads == "file" or not num_workers or not shards or not checked:
         return None
     if len(local) < len(storages):
         if reads == "mmap":

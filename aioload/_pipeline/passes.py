@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -246,8 +247,9 @@ class Pass:
                 return [*deliver_joined(result, memory, output, self._count_copy)]
             return [deliver(result, memory, output, self._count_copy)]
         except Exception as error:
-            failed: Item = as_ours(error)
-            return [failed] * (len(result.rows) if isinstance(result, Joined) else 1)
+            failed = as_ours(error)
+            steps = len(result.rows) if isinstance(result, Joined) else 1
+            return [copy(failed) for _ in range(steps)]  # each is told its own step
 
     def _told(self, error: AioloadError, step: int) -> AioloadError:
         """Return an error as it is put at a step; one about memory names a limit for all."""
@@ -302,7 +304,10 @@ class Pass:
 
     def _steps_before(self) -> int:
         """Return how many steps of the pass before have not been taken."""
-        return 0 if self._before is None else self._before.stop - self._before.due
+        before = (
+            self._before
+        )  # once: the user's thread looks here too, and the loop may let go of it meanwhile
+        return 0 if before is None else before.stop - before.due
 
     def _depth(self, steps: int) -> int:
         """Return how many steps may lie between, where so many walk together."""

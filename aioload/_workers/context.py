@@ -181,26 +181,53 @@ def warm_up(packages: Sequence[str] = ()) -> None:
     Args:
         packages: of others, that workers will need beside the usual. A server that runs goes without.
     """
-    _server.set_forkserver_preload([*_PRELOAD, *packages, *([_ENTRY] if _is_found() else [])])
+    wanted = [*_PRELOAD, *packages]
+    if _is_shadowed(wanted):
+        wanted = []  # workers import by themselves, with the program's path
+    elif _is_found():
+        wanted.append(_ENTRY)
+    _server.set_forkserver_preload(wanted)
     with _deaf_to_ctrl_c():
         _server.ensure_running()
+
+
+def _working_directory() -> list[str]:
+    """Return where the server looks for modules first, and the program maybe not at all."""
+    if not sys.flags.safe_path:
+        with contextlib.suppress(OSError):  # it is gone
+            return [os.getcwd()]  # noqa: PTH109 - a text, as other places
+    return []
+
+
+def _is_shadowed(packages: Sequence[str]) -> bool:
+    """Tell whether the server would import something else than what it should.
+
+    It looks where `python -c` does, first in the working directory. A program looks in its own folder first,
+    and what lies in the working directory may have nothing to do with it.
+    """
+    names = sys.stdlib_module_names | {package.partition(".")[0] for package in packages}
+    return any(_has(place, name) for place in _working_directory() for name in names)
 
 
 def _is_found() -> bool:
     """Tell whether the server would find this very package, and not another of its name.
 
-    It looks where `python -c` does, first in the working directory, and knows nothing of what the program has
-    added to its path. Where it finds nothing, or something else, workers import the package by themselves.
+    It knows nothing of what the program has added to its path. Where it finds nothing, or something else,
+    workers import the package by themselves.
     """
-    places = [] if sys.flags.safe_path else [str(Path.cwd())]
-    if not sys.flags.ignore_environment:
-        places += [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
-    places += sysconfig.get_paths()["stdlib"], *site.getsitepackages(), site.getusersitepackages()
+    told = "" if sys.flags.ignore_environment else os.environ.get("PYTHONPATH", "")
+    places = [*_working_directory(), *filter(None, told.split(os.pathsep)), sysconfig.get_paths()["stdlib"]]
+    places += [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
     package = Path(__file__).parents[1]
-    for place in map(Path, places):
-        if (place / package.name).exists() or (place / f"{package.name}.py").exists():
-            return (place / package.name).resolve() == package.resolve()
+    for place in (*places, *site.getsitepackages()):
+        if _has(place, package.name):
+            return os.path.realpath(os.path.join(place, package.name)) == os.path.realpath(package)  # noqa: PTH118
     return False
+
+
+def _has(place: str, name: str) -> bool:
+    """Tell whether a folder has a module of this name; not one that cannot be looked into."""
+    return os.path.exists(f"{place}/{name}.py") or os.path.exists(f"{place}/{name}/__init__.py")  # noqa: PTH110
 
 
 @contextlib.contextmanager

@@ -368,7 +368,8 @@ class WorkerPool:
         while self._deaths and self._deaths[0] < now - 60:
             self._deaths.popleft()
         most = _DEATHS_A_MINUTE + 2 * len(self._seats)
-        if self._deaths_in_a_row > _DEATHS_IN_A_ROW or len(self._deaths) > most:
+        in_a_row = max(_DEATHS_IN_A_ROW, 2 * len(self._seats))  # a file that is cut ends all who map it
+        if self._deaths_in_a_row > in_a_row or len(self._deaths) > most:
             message = (
                 f"{len(self._deaths)} worker processes died within a minute, {self._deaths_in_a_row} of them "
                 f"without a job done in between; the last {how}. Look for what kills them (memory, mostly)"

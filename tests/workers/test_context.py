@@ -213,3 +213,52 @@ def test_several_workers_of_one_executor_share_their_locks() -> None:
     assert answers == list(range(600))
     assert not isinstance(WorkerContext(3).Lock(), OneProcessLock)
     assert isinstance(WorkerContext().Lock(), OneProcessLock)
+
+
+def _run_elsewhere(tmp_path: Path, names: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run a script of one folder in another, which has modules of these names that cannot be imported."""
+    script, cwd = tmp_path / "program" / "script.py", tmp_path / "cwd"
+    script.parent.mkdir()
+    cwd.mkdir()
+    for name in names:
+        (cwd / name).parent.mkdir(exist_ok=True)
+        (cwd / name).write_text("raise RuntimeError('not the one that is meant')")
+    script.write_text(
+        "import sys, aioload\n"
+        "with aioload.Writer(sys.argv[1], fields={'n': 'int'}) as writer:\n"
+        "    [writer.write({'n': n}) for n in range(40)]\n"
+        "with aioload.Loader(sys.argv[1], batch_size=20, num_workers=1).sync() as loader:\n"
+        "    print([len(batch['n']) for batch in loader], loader.stats().restarts)\n"
+    )
+    return subprocess.run(
+        [sys.executable, str(script), str(tmp_path / "set")],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(aioload.__file__).parents[1])},
+        timeout=50,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "names", [["resource.py"], ["json/__init__.py"], ["numpy.py"], ["aioload/__init__.py"], []]
+)
+def test_modules_of_the_working_directory_are_not_taken(tmp_path: Path, names: list[str]) -> None:
+    """A program of another folder never sees them, and so workers must not."""
+    done = _run_elsewhere(tmp_path, names)
+
+    assert (done.stdout, done.stderr) == ("[20, 20] 0\n", "")
+
+
+def test_the_server_finds_the_very_package() -> None:
+    """Where it is installed, or lies in the working directory or on PYTHONPATH."""
+    found = subprocess.run(
+        [sys.executable, "-c", "from aioload._workers import context; print(context._is_found())"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(aioload.__file__).parents[1])},
+        check=True,
+    )
+
+    assert found.stdout == "True\n"
