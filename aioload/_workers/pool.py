@@ -46,8 +46,8 @@ _log = logging.getLogger("aioload.workers")
 
 _SHORT_JOB = 0.15  # seconds; below it a seat has its next job before it asks: the way takes 0.3 to 3 ms
 _ANOTHER_SECONDS = 0.001  # for a batch's collate to be asked for, before the next run's job takes the seat
-_TINY_JOB = 0.02  # seconds of work; below it a seat gets several jobs before the next has any
-_TINY_DEPTH = 4
+_CHEAP_RECORD = 1e-5  # seconds; below it a seat gets several jobs before the next has any
+_CHEAP_DEPTH = 4
 _GRACE = 1.0  # seconds for processes to end by themselves when the pool closes
 _MAX_FAILED_STARTS = 8  # in a row: then starting is hopeless
 _LOOK_SECONDS = 0.5  # between two looks at all workers
@@ -123,7 +123,7 @@ class WorkerPool:
         self._queue: list[Ticket] = []
         self._numbers = itertools.count()
         self._job_seconds = 1.0  # moving average; the first jobs count as long
-        self._work_seconds = 1.0  # likewise, without the way there and back
+        self._record_seconds = 1.0  # likewise, of work on one record
         self._broken: AioloadError | None = None
         self._closed = False
         self._deaths: deque[float] = deque()
@@ -262,13 +262,13 @@ class WorkerPool:
     def _dispatch(self) -> None:
         """Hand waiting jobs to seats that have room."""
         depth = 2 if self._job_seconds < _SHORT_JOB and self._options.timeout is None else 1
-        tiny = depth > 1 and self._work_seconds < _TINY_JOB
-        depth = _TINY_DEPTH if tiny else depth
+        cheap = depth > 1 and self._record_seconds < _CHEAP_RECORD
+        depth = _CHEAP_DEPTH if cheap else depth
         while self._queue:
             free = [seat for seat in self._seats if seat.state is SeatState.READY and len(seat.jobs) < depth]
             if not free:
                 return
-            if tiny:  # whoever gives them out is the slow one: let few processes share the CPUs with it
+            if cheap:  # whoever gives them out is the slow one: let few processes share the CPUs with it
                 best = free[0]
             else:  # of those that have a job, the one that has been at it the longest: it will end first
                 best = min(free, key=lambda seat: (len(seat.jobs), seat.jobs[0].began if seat.jobs else 0.0))
@@ -309,7 +309,9 @@ class WorkerPool:
             ticket.refuse(WorkerError(f"a job did not get to a worker or back: {error!r}", cause=repr(error)))
         else:
             answer = future.result()
-            self._work_seconds += (answer.work_seconds - self._work_seconds) / 8
+            if isinstance(ticket.job, Decode):
+                cost = answer.work_seconds / max(sum(one.rows for one in ticket.job.segments), 1)
+                self._record_seconds += (cost - self._record_seconds) / 8
             ticket.accept(answer)
         most = self._options.max_jobs
         if seat.state is SeatState.LEAVING or (most is not None and seat.jobs_done >= most):
