@@ -176,7 +176,8 @@ class RowWriter:
         self.structure = _structure(layout.sample)
         self.targets = [_target(place, leaf) for leaf in layout.leaves(rows)]
         self._columns = layout.columns
-        self.texts: list[list[Any] | Stretches] = [[] for column in layout.columns if column.rule in _TEXTS]
+        self.texts: list[list[Any] | Stretches] = []
+        self.forget_texts()
 
     def write(self, row: int, sample: Any, placed: Mapping[str, NDArray[Any]] = _NONE) -> bool:
         """Write one sample; return False, with the row undefined, if it does not fit.
@@ -219,6 +220,10 @@ class RowWriter:
                 except OverflowError:  # an integer of more than 64 bits: collate says so, with names
                     return False
         return True
+
+    def forget_texts(self) -> None:
+        """Begin anew with the texts."""
+        self.texts = [[] for column in self._columns if column.rule in _TEXTS]
 
     def take(self, column: int, values: Stretches) -> None:
         """Note where all texts of a column lie."""

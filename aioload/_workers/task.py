@@ -132,17 +132,15 @@ class Worker:
         assert segment.layout is not None
         assert segment.batch is not None
         writer = RowWriter(segment.layout, self._place(segment.batch), segment.batch_rows)
-        if self._in_bulk(segment, rows, writer):
-            texts = writer.pack_texts(self._place(segment.place))
-            return Outcome(used=texts[-1].stop if texts else 0, texts=texts)
-        writer = RowWriter(segment.layout, self._place(segment.batch), segment.batch_rows)
-        keys: list[str | int] = []
-        places = self._direct(writer)
-        for row, entry in enumerate(rows.tolist(), segment.first):
-            rooms = {field: target[row] for field, target in places}
-            sample = self._guarded(row - segment.first, entry, segment, keys, rooms)
-            if not writer.write(row, sample, rooms):
-                return Outcome(misfit=True)
+        if not self._in_bulk(segment, rows, writer):
+            writer.forget_texts()
+            keys: list[str | int] = []
+            places = self._direct(writer)
+            for row, entry in enumerate(rows.tolist(), segment.first):
+                rooms = {field: target[row] for field, target in places}
+                sample = self._guarded(row - segment.first, entry, segment, keys, rooms)
+                if not writer.write(row, sample, rooms):
+                    return Outcome(misfit=True)
         texts = writer.pack_texts(self._place(segment.place))
         return Outcome(used=texts[-1].stop if texts else 0, texts=texts)
 
