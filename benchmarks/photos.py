@@ -165,11 +165,11 @@ def raw(places: Places) -> Iterator[tuple[bytes, int]]:
 
 
 def touch(batch: Any) -> int:
-    """Sum a corner of each picture: more would have torch start threads, and measure these."""
+    """Sum a line of each picture: from 32,768 values on torch starts threads, which then spin for more work."""
     if isinstance(batch, int):
         return batch
     images, labels = (batch["image"], batch["label"]) if isinstance(batch, dict) else batch
-    assert int(images[:, 0, :8].sum()) > 0
+    assert int(images[:, 0, 0].sum()) > 0
     assert images.dtype == torch.uint8
     return len(labels)
 
