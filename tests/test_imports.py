@@ -128,7 +128,7 @@ def test_every_public_name_has_a_home() -> None:
     assert sorted(_front.HOMES) == sorted(aioload.__all__)
 
 
-@pytest.mark.parametrize("package", ["torch", "PIL", "cv2", "simplejpeg", "pytest"])
+@pytest.mark.parametrize("package", ["torch", "PIL", "cv2", "simplejpeg", "pytest", "obstore"])
 def test_the_front_door_stays_light(package: str) -> None:
     """`import aioload` loads neither torch nor what decodes pictures."""
     command = [sys.executable, "-c", f"import sys, aioload; sys.exit({package!r} in sys.modules)"]
