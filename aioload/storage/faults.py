@@ -158,8 +158,10 @@ def _answer(text: str) -> tuple[int | None, str]:
 def _transport(text: str) -> Fault:
     """Tell what broke where no answer came, or not all of it."""
     found = _KIND.search(text)
-    if found is None:
-        return Fault("other", "the request failed")
+    if found is None:  # uploads tell no more than this
+        if "error sending request" in text:
+            return Fault("connect", "the request could not be sent, or was not answered")
+        return Fault("body" if "body error" in text else "other", "the answer was cut short")
     system = _SYSTEM.search(text)
     detail = (system[1] or system[2]).lower() if system else ""
     if found[1] == "Timeout":

@@ -68,6 +68,12 @@ def test_an_answer_keeps_its_status_and_its_code(
             "connection refused",
         ),
         (BROKEN.format(kind="Connect", inner="?"), "connect", "the connection could not be made"),
+        (
+            "Generic S3 error: Error performing PUT http://SECRET in 1ms - HTTP error: error sending request",
+            "connect",
+            "the request could not be sent, or was not answered",
+        ),
+        ("HTTP error: request or response body error", "body", "the answer was cut short"),
         ("Generic S3 error: something new", "other", "the request failed (GenericError)"),
     ],
 )
