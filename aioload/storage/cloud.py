@@ -76,7 +76,7 @@ class CloudStorage:
             await anyio.lowlevel.checkpoint()
             return
         if start > _MAX_START:
-            raise ends_early(name, min(start, await self.size(name)), stop)
+            raise ends_early(name, await self.size(name), stop)
 
         try:
             answer = await self._ask(name, (start, stop))
@@ -84,8 +84,9 @@ class CloudStorage:
                 raise ends_early(name, answer.meta["size"], stop)
             await self._take(answer, name, view)
         except StorageError as error:
-            if error.status == 416:  # the range begins at or after the end, wherever that is
-                raise ends_early(name, min(start, await self.size(name)), stop) from error
+            # the range begins at or after the end, wherever that is
+            if error.status == 416 and (size := await self.size(name)) < stop:
+                raise ends_early(name, size, stop) from error
             raise
 
     async def aclose(self) -> None:

@@ -27,6 +27,7 @@ _NO_RANGES = (
     "Content-Range header contained",
 )
 _OTHER_RANGE = re.compile(r"Requested \d+\.\.\d+, got \d+\.\.\d+")
+_TOO_FAR = "Wanted range starting at"
 _NO_REGION = "redirect without LOCATION"
 _METADATA = re.compile(r"\b169\.254\.(?:169\.254|170\.\d+)\b|\bmetadata\.google\.internal\b")
 
@@ -139,6 +140,8 @@ def _without_status(text: str, name: str) -> Fault:
         return Fault("ranges", "the server ignored the range that was asked for")
     if _OTHER_RANGE.search(text):
         return Fault("ranges", "the server sent another range than was asked for")
+    if _TOO_FAR in text:  # a server answered in place of the 416 that obstore expected
+        return Fault("answer", "416", 416)
     if _NO_REGION in text:
         return Fault("region", "the bucket lies in another region")
     fault = _transport(text)

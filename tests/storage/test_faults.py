@@ -102,6 +102,13 @@ def test_a_storage_that_cannot_be_read_is_final(text: str, words: str) -> None:
     assert error.final
 
 
+def test_a_range_that_obstore_itself_finds_too_far_is_a_416() -> None:
+    """Some servers answer where others refuse."""
+    text = "Generic MicrosoftAzure error: Wanted range starting at 10, but object was only 10 bytes long"
+
+    assert fault_of(GenericError(text)).status == 416
+
+
 def test_missing_credentials_are_named() -> None:
     """Where the cloud was asked for keys in vain, the message says what to pass."""
     asked = "Error performing PUT http://169.254.169.254/latest/api/token in 5s - HTTP error: sending"
