@@ -18,7 +18,7 @@ from .errors import AioloadError, ConfigError, ShardError
 from .shard.format import INDEX_NAME, MANIFEST_NAME, NativeFormat, check_sum
 from .shard.index import Index, parse_index
 from .shard.manifest import Manifest
-from .storage import LocalStorage, Storage, read
+from .storage import Lent, LocalStorage, Storage, read
 from .table import IndexTable
 
 if TYPE_CHECKING:
@@ -36,12 +36,14 @@ class Dataset(RecordSet):
     `select` and `split` make sets of some of its records.
 
     Args:
-        source: the folder.
+        source: the folder, or a storage that holds the files of a set. A storage is used from several event
+            loops, and never closed by the set or its loaders.
     """
 
-    def __init__(self, source: str | os.PathLike[str]) -> None:
-        self.source = os.fspath(source)
-        if "://" in self.source:
+    def __init__(self, source: str | os.PathLike[str] | Storage) -> None:
+        self._storage = source if isinstance(source, Storage) else None
+        self.source = repr(source) if isinstance(source, Storage) else os.fspath(source)
+        if self._storage is None and "://" in self.source:
             raise ConfigError(f"{self.source}: only local folders can be opened so far; copy it to a disk")
         self._lock = threading.Lock()
         self._opened: tuple[Manifest, Index] | None = None
@@ -86,7 +88,7 @@ class Dataset(RecordSet):
         return f"<Dataset {self.source!r} records={len(self)} fields={self.fields}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Dataset, (self.source,)
+        return Dataset, (self.source if self._storage is None else self._storage,)
 
     @property
     def fields(self) -> dict[str, str]:
@@ -142,12 +144,12 @@ class Dataset(RecordSet):
 
     def open_storage(self) -> Storage:
         """Return a storage of this set's files, for one event loop; whoever opens it closes it."""
-        return LocalStorage(self.source)
+        return LocalStorage(self.source) if self._storage is None else Lent(self._storage)
 
     def _open(self) -> tuple[Manifest, Index]:
         with self._lock:
             if self._opened is None:
-                if not Path(self.source).is_dir():
+                if self._storage is None and not Path(self.source).is_dir():
                     raise ConfigError(
                         f"{self.source} is not a folder; give the folder that `aioload pack` wrote"
                     )
@@ -178,7 +180,7 @@ class Dataset(RecordSet):
 
 
 def _join(folder: str, name: str) -> str:
-    return str(Path(folder) / name)
+    return os.path.join(folder, name)  # noqa: PTH118 - the first may be the description of a storage
 
 
 def _blocking(waited: Coroutine[Any, Any, T]) -> T:

@@ -55,12 +55,25 @@ class ShardError(AioloadError):
 class StorageError(AioloadError, OSError):
     """The place where the bytes are did not answer as it should."""
 
+    status: int | None = None
+    """The server's status."""
+    filled: int = 0
+    """Bytes at the beginning of what was asked for that are right already."""
+    retry_after: float | None = None
+    """Seconds that the server asks to wait."""
+    throttled: bool = False
+    """Whether the server asks for less."""
+    final: bool = False
+    """Whether another attempt would end the same way."""
+
     def __str__(self) -> str:
         return str(self.args[0])  # OSError would print an errno tuple
 
 
 class NotFoundError(StorageError, FileNotFoundError):
     """A file or object that was named does not exist."""
+
+    final = True
 
 
 class SampleError(AioloadError):

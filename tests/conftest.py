@@ -14,8 +14,13 @@ import leaks
 import numpy as np
 import pytest
 from PIL import Image
+from servers.seaweed import seaweed
 
 import aioload
+
+__all__ = ["seaweed"]  # a fixture of every test, made elsewhere
+
+pytest.register_assert_rewrite("aioload.testing")  # so that the contract's tests say what differs
 
 # The gate must give the same answer for the same tree; at a desk every run tries something new.
 hypothesis.settings.register_profile("desk", deadline=None)

@@ -41,6 +41,7 @@ def test_examples_run_in_order(tmp_path: Path) -> None:
         "04_audio.py",
         "05_resume.py",
         "06_ddp.py",
+        "11_own_storage.py",
     ]
     assert {name: end for name, end in ends.items() if end != (0, "")} == {}
 

@@ -28,7 +28,7 @@ FLOORS = (
     ("aioload._pipeline", "aioload.sync"),
     ("aioload.compose", "aioload.dataset", "aioload.packing"),
     ("aioload.batching", "aioload.collection", "aioload.concat", "aioload.mixing", "aioload.subset"),
-    ("aioload.table", "aioload._workers"),
+    ("aioload.table", "aioload.testing", "aioload._workers"),
     ("aioload.storage", "aioload.shard", "aioload.decode", "aioload.collate", "aioload.digits"),
     (
         "aioload.cgroup",
@@ -128,7 +128,7 @@ def test_every_public_name_has_a_home() -> None:
     assert sorted(_front.HOMES) == sorted(aioload.__all__)
 
 
-@pytest.mark.parametrize("package", ["torch", "PIL", "cv2", "simplejpeg"])
+@pytest.mark.parametrize("package", ["torch", "PIL", "cv2", "simplejpeg", "pytest", "obstore"])
 def test_the_front_door_stays_light(package: str) -> None:
     """`import aioload` loads neither torch nor what decodes pictures."""
     command = [sys.executable, "-c", f"import sys, aioload; sys.exit({package!r} in sys.modules)"]

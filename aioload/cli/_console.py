@@ -18,8 +18,10 @@ from ..machine import parse_bytes
 __all__ = [
     "AsJson",
     "Quiet",
+    "StorageOptions",
     "count",
     "parse_size",
+    "parse_storage_options",
     "parse_workers",
     "print_json",
     "print_table",
@@ -31,7 +33,17 @@ __all__ = [
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar, and no words when all is well.")]
 
+StorageOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--storage-option",
+        metavar="NAME=VALUE",
+        help="Of a bucket: endpoint, region, anonymous, … Keys come from the environment or an AWS profile.",
+    ),
+]
+
 _REFRESH_SECONDS = 0.1
+_TEXTS = ("endpoint", "region", "access_key_id", "max_in_flight")
 
 
 def parse_size(value: str | int) -> int:
@@ -51,6 +63,24 @@ def parse_workers(value: str | int) -> int | None:
         raise typer.BadParameter(f"{value!r} is neither a number nor 'auto'")
 
     return int(value)
+
+
+def parse_storage_options(given: list[str] | None) -> dict[str, Any] | None:
+    """Return the options that texts like region=eu-west-1 stand for."""
+    options: dict[str, Any] = {}
+    for text in given or ():
+        name, mark, value = text.partition("=")
+        if not mark:
+            raise typer.BadParameter(f"a storage option is NAME=VALUE, got {name!r}")
+        if name in ("headers", "secret_access_key"):
+            raise typer.BadParameter(
+                f"{name} may not stand on a command line, which everybody on the machine can read"
+            )
+        try:
+            options[name] = value if name in _TEXTS else json.loads(value)
+        except ValueError as error:
+            raise typer.BadParameter(f"{name} is a number, true or false, got {value!r}") from error
+    return options or None
 
 
 def size(num_bytes: float) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,7 +11,19 @@ import typer
 from ..errors import SampleError
 from ..packing import PackReport, Recipe, Unreadable, find_source
 from ..packing import pack as pack_source
-from ._console import AsJson, Quiet, count, parse_size, parse_workers, print_json, progress_bar, short, size
+from ._console import (
+    AsJson,
+    Quiet,
+    StorageOptions,
+    count,
+    parse_size,
+    parse_storage_options,
+    parse_workers,
+    print_json,
+    progress_bar,
+    short,
+    size,
+)
 
 __all__ = ["pack"]
 
@@ -41,8 +52,9 @@ def pack(
     sources: Annotated[list[str], typer.Argument(metavar="SRC...", show_default=False,
         help="A folder of images (a sub-folder is a class), WebDataset archives (also name-{000..009}.tar), "
              "or a CSV, TSV or JSONL table of paths.")],
-    destination: Annotated[Path, typer.Argument(metavar="DST", show_default=False,
-        help="The folder to be made.")],
+    destination: Annotated[str, typer.Argument(metavar="DST", show_default=False,
+        help="The folder to be made, or an address in a bucket, such as s3://bucket/train: what a run that "
+             "was stopped has sent there is not sent again.")],
     *,
     kind: Annotated[Kind | None, typer.Option(help="What SRC is, where it cannot be told.")] = None,
     path_field: Annotated[str | None, typer.Option(help="Column of a table that holds the path.")] = None,
@@ -61,10 +73,12 @@ def pack(
         help="Look at each image: does it open, does it decode.")] = Check.header,
     shuffle: Annotated[bool, typer.Option("--shuffle", help="Pack in an order drawn from the seed.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of the shuffled order.")] = 0,
+    storage_option: StorageOptions = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """Pack images, archives or a table of files into a set that streams fast."""
+    storage_options = parse_storage_options(storage_option)
     try:
         source = find_source(sources, kind=kind, path_field=path_field, seed=seed if shuffle else None)
         with progress_bar("packing", source.cost, quiet=quiet or as_json) as advance:
@@ -77,6 +91,7 @@ def pack(
                 num_workers=workers,
                 skip_bad=skip_bad,
                 progress=advance,
+                storage_options=storage_options,
             )
     except SampleError as error:
         _show_failure(error, as_json=as_json)
@@ -96,7 +111,7 @@ def _show_failure(error: SampleError, *, as_json: bool) -> None:
     _show_unreadable(unreadable)
 
 
-def _show(report: PackReport, kind: str, destination: Path) -> None:
+def _show(report: PackReport, kind: str, destination: str) -> None:
     rate = report.records / max(report.seconds, 1e-9)
     print(
         f"packed {count(report.records, 'record')} from {kind} into {destination}: "

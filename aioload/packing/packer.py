@@ -12,12 +12,11 @@ import os
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError, SampleError, WorkerError
@@ -61,18 +60,20 @@ def pack(
     num_workers: int | None = None,
     skip_bad: bool = False,
     progress: Callable[[int, int], None] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> PackReport:
     """Pack a source into a folder; nothing that looks complete is left unless all went well.
 
     Args:
         source: what `find_source` found.
-        destination: the folder; it must not hold a set.
+        destination: the folder, or an address in a bucket; it must not hold a set.
         recipe: how images are checked and re-encoded.
         shard_bytes: how large a shard may become.
         index_fields: numeric fields whose values the index keeps too.
         num_workers: threads, or processes where images are re-encoded; by default as many as there are CPUs.
         skip_bad: leave out what cannot be read; otherwise all is looked at, and then it is an error.
         progress: called after each item with its cost and its bytes.
+        storage_options: of a bucket, as `Writer` takes them.
 
     Raises:
         ConfigError: an option cannot work, or the folder is taken.
@@ -84,7 +85,11 @@ def pack(
     recipe = _check(replace(recipe or Recipe(), kinds=source.fields), num_workers)
     started = time.monotonic()
     unreadable: list[Unreadable] = []
-    options: dict[str, Any] = {"shard_bytes": shard_bytes, "index_fields": index_fields}
+    options: dict[str, Any] = {
+        "shard_bytes": shard_bytes,
+        "index_fields": index_fields,
+        "storage_options": storage_options,
+    }
     with (
         Writer(destination, source.fields, metadata=source.metadata, **options) as writer,
         closing(_prepare_all(source.items, recipe, num_workers)) as outcomes,
@@ -103,10 +108,10 @@ def pack(
 
         _require_readable(unreadable, writer.records, skip_bad=skip_bad)
 
-    sizes = [path.stat().st_size for path in Path(destination).iterdir()]
-    shards = len(list(Path(destination).glob("shard-*")))
     elapsed = time.monotonic() - started
-    return PackReport(writer.records, sum(sizes), shards, elapsed, tuple(unreadable), source.notes)
+    return PackReport(
+        writer.records, writer.total_bytes, writer.shards, elapsed, tuple(unreadable), source.notes
+    )
 
 
 def _check(recipe: Recipe, num_workers: int | None) -> Recipe:

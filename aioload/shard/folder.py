@@ -13,10 +13,15 @@ from typing import BinaryIO
 from ..errors import ConfigError, StorageError
 from .format import MANIFEST_NAME
 
-__all__ = ["Folder"]
+__all__ = ["Folder", "is_own_name"]
 
 _OWN_NAMES = re.compile(r"(shard-\d{5,}\.aio|index\.aioi|manifest\.json)(\.tmp)?")
 _BUFFER_BYTES = 1 << 20  # small records are gathered to writes of this size; larger ones go past the buffer
+
+
+def is_own_name(name: str) -> bool:
+    """Tell whether a writer gives such names."""
+    return _OWN_NAMES.fullmatch(name) is not None
 
 
 class Folder:
@@ -113,9 +118,7 @@ class Folder:
             )
 
     def _remove_own(self) -> None:
-        names = [
-            path for path in self._path.iterdir() if _OWN_NAMES.fullmatch(path.name) and not path.is_dir()
-        ]
+        names = [path for path in self._path.iterdir() if is_own_name(path.name) and not path.is_dir()]
         # the mark of completeness first
         for path in sorted(names, key=lambda path: path.name != MANIFEST_NAME):
             path.unlink()

@@ -19,8 +19,9 @@ from typing import Any, BinaryIO, Self
 
 import numpy as np
 
-from ..errors import ClosedError, ConfigError, SampleError
-from .folder import Folder
+from ..errors import ClosedError, ConfigError, SampleError, StorageError
+from .destination import Destination
+from .folder import Folder, is_own_name
 from .footer import Footer, footer_bytes
 from .format import (
     DATA_START,
@@ -48,16 +49,20 @@ class Writer:
     written. It belongs to one thread.
 
     Args:
-        path: a local folder, made where it does not exist. It must not hold a complete set.
+        path: a local folder, made where it does not exist, or an address in a bucket: `s3://`, `gs://` or
+            `az://`. It must hold no complete set. In a bucket, whole shards stay there when the writer is
+            stopped; one that writes the same again sends only what is missing.
         fields: name and kind of each field, in the order in which a record holds them.
         shard_bytes: a new shard begins before a file would become larger; only a record that is too large by
             itself makes one that is (the metadata, in the last shard, is not counted).
         index_fields: fields of kind int or float whose values are kept in the index too.
         metadata: anything that JSON can say, kept in the manifest; may be set until the writer is closed.
+        storage_options: of a bucket: `endpoint`, `region`, `access_key_id`, `secret_access_key`, `anonymous`,
+            `connect_timeout`, `read_timeout`, `deadline`, `attempts`.
 
     Raises:
         ConfigError: an argument cannot work, or the folder is taken.
-        StorageError: the folder cannot be made or cleared.
+        StorageError: the folder cannot be made or cleared, or the bucket did not answer as it should.
     """
 
     def __init__(
@@ -68,11 +73,8 @@ class Writer:
         shard_bytes: int = 256 << 20,
         index_fields: Iterable[str] = (),
         metadata: Any = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        if "://" in str(path):
-            raise ConfigError(
-                f"Writer writes to a local folder, not to {str(path).partition('://')[0]}; upload it then"
-            )
         if shard_bytes < 1:
             raise ConfigError(f"shard_bytes must be a positive number, got {shard_bytes}")
 
@@ -88,7 +90,8 @@ class Writer:
         self._file_bytes: list[int] = []
         self._records = 0
         self._closed = False
-        self._folder = Folder(Path(path))
+        self._small_bytes = 0  # of index and manifest
+        self._folder = _open_destination(os.fspath(path), storage_options, shard_bytes)
         self._shard: _OpenShard | None = None  # begun with its first record
 
     def __enter__(self) -> Self:
@@ -115,6 +118,16 @@ class Writer:
     def records(self) -> int:
         """How many records have been written."""
         return self._records
+
+    @property
+    def shards(self) -> int:
+        """How many shards are whole."""
+        return len(self._file_bytes)
+
+    @property
+    def total_bytes(self) -> int:
+        """How many bytes the files have that are whole."""
+        return sum(self._file_bytes) + self._small_bytes
 
     @property
     def metadata(self) -> Any:
@@ -154,6 +167,9 @@ class Writer:
 
         try:
             self._append(chunks, [values[name] for name in self._columns])
+        except StorageError:
+            self.abort()
+            raise
         except OSError as error:
             self.abort()
             raise self._folder.translated(error) from error
@@ -174,6 +190,9 @@ class Writer:
         to_json(self._metadata)
         try:
             self._finish()
+        except StorageError:
+            self.abort()
+            raise
         except OSError as error:
             self.abort()
             raise self._folder.translated(error) from error
@@ -185,7 +204,10 @@ class Writer:
         self._folder.close()
 
     def abort(self) -> None:
-        """Take back everything that was written; after `close` it does nothing."""
+        """Take back everything that was written; after `close` it does nothing.
+
+        In a bucket, shards that are whole stay for a writer that goes on; without a manifest they are no set.
+        """
         if self._closed:
             return
 
@@ -234,14 +256,30 @@ class Writer:
 
         index = join_footers(self._footers, self._file_bytes)
         rendered = render_index(index)
+        manifest = make_manifest(index, rendered, self._metadata).render()
         self._folder.put(INDEX_NAME, rendered)
-        self._folder.put(MANIFEST_NAME, make_manifest(index, rendered, self._metadata).render())
+        self._folder.put(MANIFEST_NAME, manifest)
+        self._small_bytes = len(rendered) + len(manifest)
+
+
+def _open_destination(path: str, storage_options: Mapping[str, Any] | None, shard_bytes: int) -> Destination:
+    """Return the folder, or the place in a bucket, that a path names."""
+    if "://" not in path:
+        if storage_options:
+            raise ConfigError(f"storage_options go with an address such as s3://bucket/set, not with {path}")
+        return Folder(Path(path))
+
+    from ..storage.uploads import BucketFolder  # the network's client is large, and seldom wanted
+
+    return BucketFolder(
+        path, storage_options, is_own=is_own_name, last=MANIFEST_NAME, shard_bytes=shard_bytes
+    )
 
 
 class _OpenShard:
     """A shard that is being written, and what its footer will say."""
 
-    def __init__(self, folder: Folder, number: int, empty: Footer) -> None:
+    def __init__(self, folder: Destination, number: int, empty: Footer) -> None:
         self.ends = array("Q")
         self.data_bytes = 0
         self._sums = array("I")

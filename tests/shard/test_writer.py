@@ -191,7 +191,9 @@ def test_sample_that_does_not_fit_is_refused_and_the_writer_goes_on(
         ({"index_fields": ["text"]}, "index_fields"),
         ({"metadata": {"a": {1}}}, "metadata"),
         ({"fields": {"a": "video"}}, "video"),
-        ({"path": "s3://bucket/train"}, "local folder"),
+        ({"path": "https://host/train"}, "nothing can be written to https"),
+        ({"path": "ftp://host/train"}, "ftp"),
+        ({"storage_options": {"region": "eu"}}, "storage_options go with an address"),
     ],
 )
 def test_arguments_are_checked_before_anything_is_made(
