@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
 from typing import NoReturn
+from urllib.parse import quote
 
 import aiohttp
 import anyio
@@ -34,11 +35,13 @@ __all__ = ["BROKEN", "Web"]
 BROKEN = (aiohttp.ClientError, OSError, TimeoutError, RuntimeError)
 """What aiohttp raises when something fails; `Web.translated` makes errors of ours from it."""
 
-_BUFFER_BYTES = 256 << 10  # that wait to be taken, of each answer; measured as the head of `http` says
+_BUFFER_BYTES = 512 << 10  # that may wait to be taken, of each answer; DESIGN.md has the figures
 _MAX_FIELD_BYTES = 64 << 10  # signed addresses to be redirected to are long
 _MOST_REDIRECTS = 10
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_ALLOWED = "%/:=&?~#+!$,;'@()*[]"  # in an address beside letters and digits; the rest gets encoded
 _SMALL_BYTES = 64 << 10  # of a body that nobody wants: read, so that the connection can be used again
+_MOST_URLS = 4096
 _GRACE = 1.0  # seconds for a loop to close what it has open
 _THROTTLED = frozenset({429, 503})
 _TRIED_AGAIN = frozenset({408, 429})
@@ -60,7 +63,8 @@ class Web:
         self._address = address
         self._options = options
         self._headers = _credentials(address) | dict(options.headers or {})
-        self._tls = _tls() if address.scheme == "https" else True
+        self._tls: ssl.SSLContext | None = _tls() if address.scheme == "https" else None
+        self._urls: dict[str, URL] = {}
         self._proxies: dict[URL, str | None] = {}
         self._seats: dict[asyncio.AbstractEventLoop, _Seat] = {}
         self._closed = False
@@ -171,18 +175,20 @@ class Web:
         loop = asyncio.get_running_loop()
         seat = self._seats.get(loop)
         if seat is None:
-            seat = self._seats[loop] = _Seat(self._options, self._tls)
+            seat = self._seats[loop] = _Seat(self._options)
         return seat
 
     async def _follow(
         self, session: aiohttp.ClientSession, name: str, headers: Mapping[str, str]
     ) -> aiohttp.ClientResponse:
         """Ask, and go where redirects lead."""
-        url = URL(self._address.child(name).url, encoded=True)
+        url = self._url(name)
         sent = {**self._headers, **headers}
         for _ in range(_MOST_REDIRECTS + 1):
             try:
-                answer = await session.get(url, headers=sent, allow_redirects=False, proxy=self._proxy(url))
+                answer = await session.get(
+                    url, headers=sent, allow_redirects=False, proxy=self._proxy(url), ssl=self._ssl(url)
+                )
             except BROKEN as error:
                 fault = self.translated(error, name)
                 raise fault from fault.__cause__
@@ -203,17 +209,26 @@ class Web:
             final=True,
         )
 
+    def _url(self, name: str) -> URL:
+        """Return what is asked for; kept, as making it takes a tenth of a small request."""
+        url = self._urls.get(name)
+        if url is None:
+            if len(self._urls) >= _MOST_URLS:
+                self._urls.clear()
+            url = self._urls[name] = URL(self._address.child(name).url, encoded=True)
+        return url
+
     def _target(self, name: str, url: URL, answer: aiohttp.ClientResponse) -> URL:
         """Return where a redirect leads, if that is somewhere to go."""
         try:
-            # a user and password in it would be the server's own choice, and are not sent
-            target = url.join(URL(answer.headers["Location"], encoded=True)).with_user(None)
-            if target.scheme in ("http", "https") and target.host:
-                if (url.scheme, target.scheme) != ("https", "http"):
-                    return target.with_fragment(None)
+            target = url.join(URL(quote(answer.headers["Location"], safe=_ALLOWED), encoded=True))
+            if target.scheme not in ("http", "https"):
+                what = f"an address of kind {target.scheme[:20]!r}"
+            elif (url.scheme, target.scheme) == ("https", "http"):
                 what = f"{target.origin()}, which is not encrypted"
             else:
-                what = f"an address of kind {target.scheme[:20]!r}"
+                # a user and password in it would be the server's own choice, and are not sent
+                return target.with_user(None).with_fragment(None)
         except ValueError:
             what = "what is no address"
         raise StorageError(
@@ -222,6 +237,14 @@ class Web:
             status=answer.status,
             final=True,
         )
+
+    def _ssl(self, url: URL) -> ssl.SSLContext | bool:
+        """Return the certificates that are trusted; made here only for a redirect from http."""
+        if url.scheme != "https":
+            return True
+        if self._tls is None:
+            self._tls = _tls()
+        return self._tls
 
     def _proxy(self, url: URL) -> str | None:
         origin = url.origin()
@@ -271,13 +294,13 @@ class Web:
 class _Seat:
     """What one event loop has open."""
 
-    def __init__(self, options: NetworkOptions, tls: ssl.SSLContext | bool) -> None:
+    def __init__(self, options: NetworkOptions) -> None:
         self.scopes: set[anyio.CancelScope] = set()
         """Of the requests under way."""
         self._resolver = Resolver()
         self.session = aiohttp.ClientSession(
             # whoever asks decides how many at once, so that none waits here unseen
-            connector=aiohttp.TCPConnector(limit=0, resolver=self._resolver, ssl=tls),
+            connector=aiohttp.TCPConnector(limit=0, resolver=self._resolver),
             timeout=aiohttp.ClientTimeout(
                 total=None,
                 connect=options.connect_timeout,

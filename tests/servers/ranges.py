@@ -243,14 +243,15 @@ class RangeServer:
         self.connections += 1
         number = self.connections
         try:
-            # a cancelled connection ends like any other; the server would report it as an error
+            # a cancelled connection ends like any other; asyncio would report it as an error
             with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-                while await self._answer(await self._request(reader, number), reader, writer):
-                    pass
+                try:
+                    while await self._answer(await self._request(reader, number), reader, writer):
+                        pass
+                finally:
+                    writer.close()
+                    await writer.wait_closed()
         finally:
-            writer.close()
-            with suppress(OSError):
-                await writer.wait_closed()
             del self._serving[writer]
 
     async def _request(self, reader: asyncio.StreamReader, number: int) -> Request:
@@ -454,7 +455,7 @@ def _range(text: str) -> tuple[int, int | None] | None:
 def _head(status: int, headers: Mapping[str, str]) -> bytes:
     phrase = HTTPStatus(status).phrase if status in iter(HTTPStatus) else "Odd"
     lines = [f"HTTP/1.1 {status} {phrase}", *(f"{name}: {value}" for name, value in headers.items())]
-    return "\r\n".join([*lines, "", ""]).encode("latin-1")
+    return "\r\n".join([*lines, "", ""]).encode()
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
