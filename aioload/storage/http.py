@@ -24,7 +24,7 @@ from .web import BROKEN, Web
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, StreamReader
 
-__all__ = ["HttpStorage"]
+__all__ = ["HttpStorage", "rest"]
 
 _MAX_START = 1 << 59  # no file is that long, and some servers count in 64 bits with a sign
 _PAGES = ("text/html", "application/xhtml+xml")
@@ -221,7 +221,7 @@ class HttpStorage:
                 view[filled : filled + len(piece)] = piece[: wanted - filled]
                 filled += len(piece)
         except BROKEN as error:
-            filled += _rest(content, view[filled:])
+            filled += rest(content, view[filled:])
             fault = self._web.translated(error, name, filled)
             raise fault from fault.__cause__
         if filled != wanted:
@@ -291,7 +291,7 @@ def _a_page(head: Head) -> str:
     return f"a web page ({head.kind}) came in place of the file; look at it in a browser"
 
 
-def _rest(content: StreamReader, view: memoryview) -> int:
+def rest(content: StreamReader, view: memoryview) -> int:
     """Save what had come before a body broke and was not taken yet; return how many bytes that is.
 
     aiohttp has no public way to it. Where its inside should change, these bytes are asked for twice.

@@ -108,7 +108,7 @@ class Web:
                 try:
                     yield answer
                 finally:
-                    _let_go(answer)
+                    answer.close()
             finally:
                 seat.scopes.discard(scope)
         if scope.cancelled_caught:
@@ -199,7 +199,7 @@ class Web:
                 target = self._target(name, url, answer)
                 await _drain(answer)
             finally:
-                _let_go(answer)
+                answer.close()
             if target.origin() != url.origin():
                 sent = dict(headers)
             url = target
@@ -378,14 +378,6 @@ async def _drain(answer: aiohttp.ClientResponse) -> None:
     if answer.content_length is not None and answer.content_length <= _SMALL_BYTES:
         with suppress(*BROKEN):
             await answer.read()
-
-
-def _let_go(answer: aiohttp.ClientResponse) -> None:
-    """Give a connection back, or close it at once if more would come."""
-    connection = answer.connection
-    if connection is not None and not answer.content.is_eof() and connection.transport is not None:
-        connection.transport.abort()
-    answer.close()
 
 
 def _phrase(status: int) -> str:

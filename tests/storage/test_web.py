@@ -331,6 +331,17 @@ async def test_headers_are_sent_with_each_request(server: RangeServer) -> None:
     assert [request.headers["user-agent"] for request in server.requests] == ["mine"] * 2
 
 
+async def test_cookies_are_not_kept(server: RangeServer) -> None:
+    """A request depends on nothing that came before."""
+    server.script(NAME, Act(headers={"Set-Cookie": "a=b; Path=/"}))
+
+    async with opened(f"{server.url}/set".replace("127.0.0.1", "localhost")) as storage:
+        await fill(storage)
+        await fill(storage)
+
+    assert "cookie" not in server.requests[1].headers
+
+
 @pytest.mark.parametrize("name", ["a b.bin", "ü/零.bin", "100%.bin", "a%2Fb.bin", "q?x=1&y#z.bin", "+;=.bin"])
 async def test_any_name_is_asked_for_as_it_is(server: RangeServer, name: str) -> None:
     """Signs that mean something in an address are written so that they do not."""
