@@ -460,8 +460,8 @@ def _head(status: int, headers: Mapping[str, str]) -> bytes:
 
 def _reset(writer: asyncio.StreamWriter) -> None:
     """End a connection so that the other side gets a reset."""
-    sock = writer.get_extra_info("socket")
     with suppress(OSError, AttributeError):  # there is none left of a TLS connection that has ended
+        sock = writer.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()
 
