@@ -47,9 +47,13 @@ class AioloadError(Exception):
 class ConfigError(AioloadError, ValueError):
     """An option, or a combination of them, cannot work; raised before any process starts."""
 
+    final = True
+
 
 class ShardError(AioloadError):
     """Stored bytes are not what they should be: damaged, cut short, or of another format."""
+
+    final = True
 
 
 class StorageError(AioloadError, OSError):
@@ -60,11 +64,15 @@ class StorageError(AioloadError, OSError):
     filled: int = 0
     """Bytes at the beginning of what was asked for that are right already."""
     retry_after: float | None = None
-    """Seconds that the server asks to wait."""
+    """Seconds that the server asks to wait before the next attempt."""
     throttled: bool = False
-    """Whether the server asks for less."""
+    """Whether the server asks for less (429, 503)."""
     final: bool = False
     """Whether another attempt would end the same way."""
+    before: str | None = None
+    """The tag of the file when it was opened, where it has changed."""
+    now: str | None = None
+    """Its tag now."""
 
     def __str__(self) -> str:
         return str(self.args[0])  # OSError would print an errno tuple
@@ -86,6 +94,8 @@ class WorkerError(AioloadError):
 
 class ClosedError(AioloadError):
     """The loader, or this iterator of it, has been closed."""
+
+    final = True
 
 
 def _rebuild(

@@ -128,12 +128,22 @@ def test_every_public_name_has_a_home() -> None:
     assert sorted(_front.HOMES) == sorted(aioload.__all__)
 
 
-@pytest.mark.parametrize("package", ["torch", "PIL", "cv2", "simplejpeg", "pytest", "obstore"])
+@pytest.mark.parametrize("package", ["torch", "PIL", "cv2", "simplejpeg", "pytest", "obstore", "aiohttp"])
 def test_the_front_door_stays_light(package: str) -> None:
     """`import aioload` loads neither torch nor what decodes pictures."""
     command = [sys.executable, "-c", f"import sys, aioload; sys.exit({package!r} in sys.modules)"]
 
     status = subprocess.run(command, cwd=PACKAGE.parent, check=False).returncode
+
+    assert status == 0
+
+
+@pytest.mark.parametrize("package", ["obstore", "aiohttp"])
+def test_local_sets_load_no_network_client(package: str) -> None:
+    """What reads and writes folders imports none, though they are always installed."""
+    code = f"import sys, aioload.loader, aioload.shard.writer; sys.exit({package!r} in sys.modules)"
+
+    status = subprocess.run([sys.executable, "-c", code], cwd=PACKAGE.parent, check=False).returncode
 
     assert status == 0
 

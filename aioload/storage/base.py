@@ -15,7 +15,8 @@ _BELIEVED = 64 << 20  # bytes that are set aside without asking whether the file
 class Storage(Protocol):
     """A place that holds files under relative names, such as `train/shard-00003.aio`.
 
-    A storage that holds something open has an `aclose()` besides, which is free to call twice. All methods
+    A storage that holds something open has an `aclose()` besides, which is free to call twice; one that asks
+    over a network may have `async get(name) -> bytes`, which brings all of a small file at once. All methods
     may be called many times at once; one that lets reads wait for each other tells in `max_reads` how many
     can be under way.
     """
@@ -44,7 +45,12 @@ class Storage(Protocol):
 
 
 async def read(storage: Storage, name: str, start: int = 0, stop: int | None = None) -> bytes:
-    """Return bytes `start` to `stop` of a file, by default to its end; for small things, as it copies."""
+    """Return bytes `start` to `stop` of a file, by default to its end; for small things, as it copies.
+
+    A whole file is asked for at once where the storage can do that (`get`), and else by its size first.
+    """
+    if start == 0 and stop is None and hasattr(storage, "get"):
+        return bytes(await storage.get(name))
     if stop is None:
         size = await storage.size(name)
         if start > size:
