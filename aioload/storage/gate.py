@@ -91,7 +91,7 @@ class Gate:
     def narrow(self, now: float) -> None:
         """Let fewer in: the server throttles."""
         with self._lock:
-            self._growth.throttled(now)
+            self._growth.throttled(self._used, now)
 
     async def _take(self, cost: int) -> None:
         with self._lock:

@@ -2,7 +2,8 @@
 
 More in flight brings more until the link is full; from there on it only makes each read take longer. So the
 limit is raised as a trial, while somebody waits for room, and stays where the throughput rose with it. A
-server that throttles halves it; from then on the steps are small. What was undone rests, each time longer.
+server that throttles halves what is in flight; from then on the steps are small. What was undone rests, each
+time for longer.
 """
 
 from __future__ import annotations
@@ -55,12 +56,12 @@ class Growth:
             self._judge(self._bytes / seconds, now)
         self._begin(now)
 
-    def throttled(self, now: float) -> None:
-        """Halve the limit."""
+    def throttled(self, used: int, now: float) -> None:
+        """Halve the limit, or what is in flight where that is less."""
         self._step = _CAREFUL
         self._before = None
         self._resting_until = now + _FIRST_REST
-        self._set(max(self.limit // 2, self._least), now)
+        self._set(max(min(self.limit, used) // 2, self._least), now)
 
     def _judge(self, throughput: float, now: float) -> None:
         """Undo a trial that brought nothing, else try more."""

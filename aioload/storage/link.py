@@ -14,7 +14,7 @@ from .throttle import Throttle
 
 __all__ = ["Link", "NetworkCounts"]
 
-_START, _LEAST, _MOST = 32 << 20, 4 << 20, 128 << 20  # bytes in flight: 64, 8 and 256 small reads
+_START, _LEAST, _MOST = 32 << 20, 1 << 20, 128 << 20  # bytes in flight: 64, 2 and 256 small reads
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ def test_limit_stays_in_its_bounds(events: list[tuple[int, float, bool, bool]]) 
         now += seconds
         growth.arrived(size, now, wanted=wanted)
         if throttles:
-            growth.throttled(now)
+            growth.throttled(size, now)
         assert 4 * MIB <= growth.limit <= 128 * MIB
 
 
@@ -67,7 +67,7 @@ def test_throttling_halves_and_time_brings_it_back() -> None:
     growth = Growth(32 * MIB, 4 * MIB, 32 * MIB)
     limits = list[int]()
     for number in range(5):
-        growth.throttled(float(number))
+        growth.throttled(64 * MIB, float(number))
         limits.append(growth.limit // MIB)
 
     later = _run(growth, 1000 * MIB, 0.1, seconds=60)
@@ -75,6 +75,15 @@ def test_throttling_halves_and_time_brings_it_back() -> None:
     assert limits == [16, 8, 4, 4, 4]
     assert max(after / before for before, after in itertools.pairwise(later)) < 1.26
     assert growth.limit == 32 * MIB
+
+
+def test_throttling_halves_what_is_in_flight() -> None:
+    """Where less is in flight than may be, half of the limit would change nothing."""
+    growth = Growth(32 * MIB, 1 * MIB, 32 * MIB)
+
+    growth.throttled(6 * MIB, 1.0)
+
+    assert growth.limit == 3 * MIB
 
 
 def test_fixed_limit_is_never_exceeded() -> None:
