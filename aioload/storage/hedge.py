@@ -83,9 +83,8 @@ class _Race:
                 raise failure
         finally:
             del failure  # this frame is among its own, and holds the caller's memory
-            self._view = memoryview(
-                b""
-            )  # from outside, the task of the others may have been cancelled all the same
+            # from outside, the task of the others may have been cancelled all the same
+            self._view = memoryview(b"")
 
     async def _ask_again(self) -> None:
         """Ask once more while the first request has no answer, and again should that fail or be late too."""
