@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
@@ -15,6 +12,7 @@ import anyio.lowlevel
 
 from ._pipeline.deliver import Delivery
 from .errors import AioloadError, ClosedError
+from .wake import waker
 
 if TYPE_CHECKING:
     from ._pipeline.engine import Engine
@@ -140,7 +138,7 @@ class BatchIterator:
     async def _wait(self) -> None:
         """Wait until there is news; a cancelled wait has taken nothing."""
         news = anyio.Event()
-        wake = _waker(news)
+        wake = waker(news)
         self._handover.call_when_ready(wake)
         try:
             with anyio.move_on_after(_LIVENESS):
@@ -180,7 +178,7 @@ async def in_thread(function: Callable[[], object]) -> None:
     """Call what may block in a thread, and wait for it. A cancelled wait leaves it running."""
     failure: list[BaseException] = []
     ended = anyio.Event()
-    wake = _waker(ended)
+    wake = waker(ended)
 
     def call() -> None:
         try:
@@ -194,19 +192,3 @@ async def in_thread(function: Callable[[], object]) -> None:
     await ended.wait()
     if failure:
         raise failure[0]
-
-
-def _waker(event: anyio.Event) -> Callable[[], None]:
-    """Return what sets an event of the running loop, asyncio's or trio's, from any thread."""
-    post: Callable[[Callable[[], None]], object]
-    try:
-        post = asyncio.get_running_loop().call_soon_threadsafe
-    except RuntimeError:
-        trio = sys.modules["trio"]  # the only other loop that anyio runs on
-        post = trio.lowlevel.current_trio_token().run_sync_soon
-
-    def wake() -> None:
-        with suppress(RuntimeError):  # the loop has ended, and whoever waited with it
-            post(event.set)
-
-    return wake

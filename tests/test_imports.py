@@ -45,6 +45,7 @@ FLOORS = (
         "aioload.state",
         "aioload.stats",
         "aioload.tree",
+        "aioload.wake",
         "aioload._version",
     ),
 )

@@ -76,7 +76,7 @@ class Handover(Generic[T]):
         self._on_take = on_take
         self._lock = threading.Condition()
         self._errands: deque[Callable[[], None]] = deque()
-        self._wakers: list[Callable[[], None]] = []
+        self._wakers: list[Callable[[], object]] = []
         self._closed: AioloadError | None = None
 
     @property
@@ -159,7 +159,7 @@ class Handover(Generic[T]):
             if not self._has_news():
                 self._lock.wait(timeout)
 
-    def call_when_ready(self, waker: Callable[[], None]) -> None:
+    def call_when_ready(self, waker: Callable[[], object]) -> None:
         """Have a callable called once, from any thread, when there is something to take."""
         with self._lock:
             if not self._has_news():
@@ -167,7 +167,7 @@ class Handover(Generic[T]):
                 return
         waker()
 
-    def forget(self, waker: Callable[[], None]) -> None:
+    def forget(self, waker: Callable[[], object]) -> None:
         """Take a callable back."""
         with self._lock:
             if waker in self._wakers:

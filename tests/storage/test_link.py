@@ -1,0 +1,81 @@
+"""What all reads over one connection share."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from aioload.storage.link import Link, NetworkCounts
+
+MIB = 1 << 20
+
+
+def test_counts_of_many_threads_add_up() -> None:
+    """No count is lost, whoever counts."""
+    link = Link()
+
+    def count() -> None:
+        for _ in range(1000):
+            link.add(requests=1, retries=2)
+            link.answered(10)
+
+    threads = [threading.Thread(target=count) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert link.counts() == NetworkCounts(requests=4000, retries=8000, bytes=40_000)
+
+
+@pytest.mark.parametrize(
+    ("facts", "has_answered"),
+    [
+        ({}, False),
+        ({"throttled": True}, False),
+        ({"answered": True}, True),
+        ({"filled": 5, "answered": True}, True),
+    ],
+)
+def test_a_place_that_answers_is_remembered(facts: dict[str, object], has_answered: bool) -> None:
+    """Also an answer that was no good is one."""
+    link = Link()
+
+    link.failed(**facts)  # type: ignore[arg-type]  # of several types
+
+    assert link.has_answered is has_answered
+
+
+def test_throttling_narrows_the_window_and_rests() -> None:
+    """Many refusals in a moment: less in flight, and a rest for all; they are counted."""
+    link = Link(clock=lambda: 100.0)
+
+    for _ in range(20):
+        link.failed(throttled=True)
+
+    assert link.gate.limit == MIB  # nothing was in flight
+    assert link.rest() == pytest.approx(0.1)
+    assert link.counts().throttles == 20
+
+
+def test_hedges_are_earned() -> None:
+    """Twenty reads allow one, which counts as a request and takes room until it ends."""
+    link = Link()
+    early = link.hedge(MIB)
+    for _ in range(20):
+        link.sent()
+
+    allowed = [link.hedge(MIB), link.hedge(MIB)]
+    used = link.gate.used
+    link.unhedge(MIB)
+
+    assert (early, allowed) == (False, [True, False])
+    assert (used, link.gate.used) == (MIB, 0)
+    assert link.counts() == NetworkCounts(requests=1, hedges=1)
+
+
+def test_users_limit_is_the_window() -> None:
+    """By default it begins with 32 MiB and may grow; a user's own is fixed."""
+    assert (Link().gate.limit, Link().most) == (32 * MIB, 128 * MIB)
+    assert (Link(max_in_flight=5).gate.limit, Link(max_in_flight=5).most) == (5, 5)
