@@ -1,7 +1,8 @@
 """Where the bytes are: the only code that touches disks and sockets."""
 
 from .base import Storage, check_name, read
+from .cache import CacheCounts, Cached
 from .local import LocalStorage
 from .memory import MemoryStorage
 
-__all__ = ["LocalStorage", "MemoryStorage", "Storage", "check_name", "read"]
+__all__ = ["CacheCounts", "Cached", "LocalStorage", "MemoryStorage", "Storage", "check_name", "read"]

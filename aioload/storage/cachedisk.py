@@ -1,0 +1,328 @@
+"""The disk under a cache, asked from an event loop: every call is bounded, and no failure leaves here.
+
+A disk that is full or cannot be written to ends the storing, one that fails to read or does not answer ends
+all, with one warning each; from then on there is nothing cached.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
+
+import anyio
+
+from ..errors import NotFoundError, ShardError, StorageError
+from ..shard.format import crc32c
+from .cachedfile import CachedFile
+from .cachefolder import CacheFolder, Claim
+from .extents import Range
+from .local import LocalStorage
+from .threads import DaemonExecutor
+
+__all__ = ["CacheCounts", "CacheDisk", "Identity", "Look"]
+
+T = TypeVar("T")
+
+Identity = tuple[int, str | None]
+"""Size and tag of a file: which version it is."""
+
+_log = logging.getLogger("aioload.storage")
+
+_THREADS = 4
+_INLINE_SUM = 256 << 10  # bytes summed in the loop, 25 us; more go to a thread
+_MOST_STORES = 8  # at once: each holds a copy of what it writes
+_PATIENCE = 5.0
+_GRACE = 1.5
+_MOST_FAULTS = 8  # reads that failed one after the other
+_GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE})  # somebody has removed it; it is made again
+
+
+@dataclass(frozen=True, slots=True)
+class CacheCounts:
+    """What a cache did since it was opened."""
+
+    hits: int = 0
+    """Reads that needed no network."""
+    misses: int = 0
+    """Reads of which something was fetched."""
+    bytes: int = 0
+    """Bytes that came from the disk."""
+    stored: int = 0
+    """Bytes that were written to it."""
+    errors: int = 0
+    """Ranges that were damaged or could not be read and were fetched again, and writes that failed."""
+
+
+class Look(NamedTuple):
+    """What a look at the disk tells about a range."""
+
+    claim: Claim
+    """Whether it is ours to fetch."""
+    found: Sequence[CachedFile]
+    """Versions of the file, if none was chosen yet."""
+
+
+class CacheDisk:
+    """The files of a cache, for event loops.
+
+    Args:
+        folder: of the cache.
+        limit_bytes: what it may take.
+    """
+
+    def __init__(self, folder: Path, limit_bytes: int | None) -> None:
+        self.path = folder
+        self.on = True
+        """Whether there is a cache; once off, it stays so."""
+        self.storing = True
+        """Whether it grows."""
+        self._folder = CacheFolder(folder, limit_bytes)
+        self._local = LocalStorage(self._folder.root)
+        self._threads = DaemonExecutor(_THREADS, name="aioload-cache")
+        self._faults = 0
+        self._gates = WeakKeyDictionary[asyncio.AbstractEventLoop, anyio.Semaphore]()
+        self._counts = CacheCounts()
+        self._lock = threading.Lock()
+
+    def counts(self) -> CacheCounts:
+        """Return what was counted so far."""
+        with self._lock:
+            return self._counts
+
+    def count(
+        self, *, hits: int = 0, misses: int = 0, num_bytes: int = 0, stored: int = 0, errors: int = 0
+    ) -> None:
+        """Add to what is counted."""
+        # hot: once per read
+        with self._lock:
+            now = self._counts
+            self._counts = CacheCounts(
+                now.hits + hits,
+                now.misses + misses,
+                now.bytes + num_bytes,
+                now.stored + stored,
+                now.errors + errors,
+            )
+
+    async def find(self, key: str) -> Sequence[CachedFile]:
+        """Return the versions of a file that are there, the newest first."""
+        return await self._run(partial(self._folder.find, key)) or []
+
+    async def let_go(self, file: CachedFile, *, stale: bool = False) -> None:
+        """Use a version no longer; a stale one is no use to anybody."""
+        await self._run(partial(self._folder.retire if stale else self._folder.release, file))
+
+    @asynccontextmanager
+    async def looking(self, key: str, file: CachedFile | None, hole: Range) -> AsyncIterator[Look]:
+        """Claim a range, and look what is there of it by now, be it of other processes."""
+        look = await self._run(partial(self._look, key, file, hole), undo=_let_go)
+        try:
+            yield look or Look(Claim(held=True), [])
+        finally:
+            if look is not None:
+                look.claim.close()
+
+    async def read(self, file: CachedFile, start: int, view: memoryview) -> bool:
+        """Fill memory with bytes that are there; False where they cannot be had, and are forgotten."""
+        # hot: nothing of ours from here to the disk
+        try:
+            await self._local.read_into(file.data, start, view)
+        except NotFoundError:  # somebody has removed it
+            file.gone = True
+            return False
+        except (StorageError, ShardError) as error:
+            file.forget(start, start + len(view))
+            self.fault(file, error)
+            self._faults += 1
+            if self._faults >= _MOST_FAULTS:
+                self._turn_off(str(error))
+            return False
+        self._faults = 0
+        file.served = True
+        return True
+
+    async def sums(self, views: Sequence[memoryview]) -> list[int]:
+        """Return the sums of some bytes."""
+        work = partial(_sums, views)
+        if sum(map(len, views)) <= _INLINE_SUM:
+            return work()
+        return await asyncio.wrap_future(self._threads.submit(work))
+
+    async def store(
+        self,
+        key: str,
+        identity: Identity,
+        file: CachedFile | None,
+        start: int,
+        view: memoryview,
+        *,
+        patience: float,
+    ) -> CachedFile | None:
+        """Write bytes; return their file if they are there now.
+
+        Args:
+            key: of the file.
+            identity: of the version.
+            file: where it is there already.
+            start: of the bytes.
+            view: the bytes, which are copied: a cancelled call leaves its thread behind, and that must not
+                write what the caller's memory holds by then.
+            patience: seconds to wait while the disk is behind with others.
+        """
+        with anyio.move_on_after(patience) as scope:
+            await self._gate.acquire()
+        if scope.cancelled_caught:
+            return None
+        try:
+            if not self.storing:
+                return None
+            work = partial(self._store, key, identity, file, start, bytes(view))
+            stored = await self._run(work, off=self._stop_storing)
+        finally:
+            self._gate.release()
+        if stored is not None:
+            self.count(stored=len(view))
+        return stored
+
+    def fault(self, file: CachedFile, why: object) -> None:
+        """Count bytes that are not as they should be."""
+        self.count(errors=1)
+        _log.info("bytes of %s in the disk cache are fetched again: %s", file.head.shown, why)
+
+    async def aclose(self) -> None:
+        """Close all files and end the threads, waiting a bounded time for them; twice is free."""
+        await self._local.aclose()
+        if self._threads.ended.done():
+            return
+        with suppress(Exception):  # closed before, by another loop
+            self._threads.submit(self._folder.close)
+        self._threads.shutdown(wait=False)
+        with anyio.move_on_after(_GRACE, shield=True):
+            await asyncio.wrap_future(self._threads.ended)
+        if self._threads.ended.done():
+            self._threads.shutdown(wait=True)  # no call is left, and a thread's last step never waits
+        else:
+            _log.warning(
+                "closed the disk cache in %s, but left a thread behind that is stuck there", self.path
+            )
+
+    def __repr__(self) -> str:
+        state = "" if self.storing else " not storing" if self.on else " off"
+        return f"<CacheDisk {str(self.path)!r}{state}>"
+
+    @property
+    def _gate(self) -> anyio.Semaphore:
+        loop = asyncio.get_running_loop()
+        if loop not in self._gates:
+            self._gates[loop] = anyio.Semaphore(_MOST_STORES, fast_acquire=True)
+        return self._gates[loop]
+
+    # in a thread
+
+    def _look(self, key: str, file: CachedFile | None, hole: Range) -> Look:
+        claim = self._folder.claim(key, *hole)  # first: what others did before they let it go is written down
+        try:
+            if file is None:
+                return Look(claim, self._folder.find(key))
+            file.refresh()
+        except OSError as error:
+            if error.errno not in _GONE:
+                claim.close()
+                raise
+        return Look(claim, [])
+
+    def _store(
+        self,
+        key: str,
+        identity: Identity,
+        file: CachedFile | None,
+        start: int,
+        data: bytes,
+    ) -> CachedFile | None:
+        try:
+            file = file or self._folder.create(key, *identity)
+            if file is None or start + len(data) > file.size:
+                return None
+            if not self._folder.reserve(file.cost(start, len(data))):
+                return None
+            file.store(start, data)
+        except OSError as error:
+            if error.errno not in _GONE:
+                self.count(errors=1)
+                self._stop_storing(error.strerror or str(error))
+            elif file is not None:
+                file.gone = True
+            return None
+        return file
+
+    # bounds
+
+    async def _run(
+        self,
+        work: Callable[[], T],
+        *,
+        undo: Callable[[T], object] | None = None,
+        off: Callable[[str], None] | None = None,
+    ) -> T | None:
+        """Do something in a thread, within bounds.
+
+        Args:
+            work: to do.
+            undo: called with its result where nobody waits for that any more.
+            off: called where there is no answer; by default this ends the cache.
+
+        Returns:
+            The result; None where the disk failed.
+        """
+        future = self._threads.submit(work)
+        delivered = False
+        try:
+            with anyio.move_on_after(_PATIENCE):
+                result = await asyncio.wrap_future(future)
+                delivered = True
+                return result
+            (off or self._turn_off)("the disk does not answer")
+        except OSError as error:
+            self._turn_off(error.strerror or str(error))
+        finally:
+            if undo is not None and not delivered:
+                future.add_done_callback(partial(_undo, undo))
+        return None
+
+    def _stop_storing(self, why: str) -> None:
+        with self._lock:
+            first, self.storing = self.storing, False
+        if first:
+            _log.warning(
+                "nothing more is cached in %s: %s; what is not there comes from the network", self.path, why
+            )
+
+    def _turn_off(self, why: str) -> None:
+        with self._lock:
+            first, self.on, self.storing = self.on, False, False
+        if first:
+            _log.warning("the disk cache in %s is off: %s; reads go on from the network", self.path, why)
+
+
+def _sums(views: Sequence[memoryview]) -> list[int]:
+    return [crc32c(view) for view in views]
+
+
+def _let_go(look: Look) -> None:
+    look.claim.close()
+
+
+def _undo(undo: Callable[[T], object], future: Future[T]) -> None:
+    """Undo what came of a call that nobody waits for."""
+    if not future.cancelled() and future.exception() is None:
+        undo(future.result())
