@@ -105,18 +105,18 @@ class Cached:
     async def read_into(self, name: str, start: int, out: memoryview) -> None:
         """Fill `out`, whole, with the bytes of a file from `start` on."""
         # hot: once per read
-        check_name(name)
         view = check_range(start, out)
+        file = self._files.get(name)
+        trusted = file is not None and view and self._disk.on and file.trusts(start, start + len(view))
+        if file is not None and trusted and await self._disk.read(file, start, view):
+            self._disk.hit(len(view))
+            return
+        check_name(name)
         if not view or not self._disk.on:
             await self._storage.read_into(name, start, view)
             return
-        file = self._current(name)
-        trusted = file is not None and file.trusts(start, start + len(view))
-        if file is not None and trusted and await self._disk.read(file, start, view):
-            self._disk.count(hits=1, num_bytes=len(view))
-            return
         fetched = await self._fill(name, start, view)
-        self._disk.count(hits=not fetched, misses=fetched > 0, num_bytes=len(view) - fetched)
+        self._disk.count(hits=not fetched, misses=fetched > 0, bytes=len(view) - fetched)
 
     async def aclose(self) -> None:
         """Close the source and the cache, waiting a bounded time for the disk; twice is free."""
@@ -144,6 +144,8 @@ class Cached:
             holes = joined(holes, _NEAR)
             if holes and not await self._confirm(name, file):
                 holes = [(start, stop)]
+        if not holes:
+            return 0
         if len(holes) == 1:
             return await self._bring(name, holes[0], _part(view, start, holes[0]))
         return await self._bring_all(name, {hole: _part(view, start, hole) for hole in holes})

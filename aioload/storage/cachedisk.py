@@ -12,8 +12,8 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -88,31 +88,33 @@ class CacheDisk:
         """Whether it grows."""
         self._folder = CacheFolder(folder, limit_bytes)
         self._local = LocalStorage(self._folder.root)
-        self._threads = DaemonExecutor(_THREADS, name="aioload-cache")
+        self._readers = DaemonExecutor(_THREADS, name="aioload-cache-read")
+        self._writers = DaemonExecutor(
+            _THREADS, name="aioload-cache-write"
+        )  # who reads must not wait for these
         self._faults = 0
         self._gates = WeakKeyDictionary[asyncio.AbstractEventLoop, anyio.Semaphore]()
-        self._counts = CacheCounts()
+        self._counts = asdict(CacheCounts())
         self._lock = threading.Lock()
 
     def counts(self) -> CacheCounts:
         """Return what was counted so far."""
         with self._lock:
-            return self._counts
+            return CacheCounts(**self._counts)
 
-    def count(
-        self, *, hits: int = 0, misses: int = 0, num_bytes: int = 0, stored: int = 0, errors: int = 0
-    ) -> None:
-        """Add to what is counted."""
-        # hot: once per read
+    def count(self, **more: int) -> None:
+        """Add to what is counted, by the names of `CacheCounts`."""
         with self._lock:
-            now = self._counts
-            self._counts = CacheCounts(
-                now.hits + hits,
-                now.misses + misses,
-                now.bytes + num_bytes,
-                now.stored + stored,
-                now.errors + errors,
-            )
+            for name, number in more.items():
+                self._counts[name] += number
+
+    def hit(self, num_bytes: int) -> None:
+        """Count a read that found all of its bytes."""
+        # hot: once per read
+        counts = self._counts
+        with self._lock:
+            counts["hits"] += 1
+            counts["bytes"] += num_bytes
 
     async def find(self, key: str) -> Sequence[CachedFile]:
         """Return the versions of a file that are there, the newest first."""
@@ -138,7 +140,7 @@ class CacheDisk:
         try:
             await self._local.read_into(file.data, start, view)
         except NotFoundError:  # somebody has removed it
-            file.gone = True
+            file.lose()
             return False
         except (StorageError, ShardError) as error:
             file.forget(start, start + len(view))
@@ -156,7 +158,7 @@ class CacheDisk:
         work = partial(_sums, views)
         if sum(map(len, views)) <= _INLINE_SUM:
             return work()
-        return await asyncio.wrap_future(self._threads.submit(work))
+        return await asyncio.wrap_future(self._readers.submit(work))
 
     async def store(
         self,
@@ -187,7 +189,7 @@ class CacheDisk:
             if not self.storing:
                 return None
             work = partial(self._store, key, identity, file, start, bytes(view))
-            stored = await self._run(work, off=self._stop_storing)
+            stored = await self._run(work, self._writers, off=self._stop_storing)
         finally:
             self._gate.release()
         if stored is not None:
@@ -202,19 +204,21 @@ class CacheDisk:
     async def aclose(self) -> None:
         """Close all files and end the threads, waiting a bounded time for them; twice is free."""
         await self._local.aclose()
-        if self._threads.ended.done():
-            return
-        with suppress(Exception):  # closed before, by another loop
-            self._threads.submit(self._folder.close)
-        self._threads.shutdown(wait=False)
-        with anyio.move_on_after(_GRACE, shield=True):
-            await asyncio.wrap_future(self._threads.ended)
-        if self._threads.ended.done():
-            self._threads.shutdown(wait=True)  # no call is left, and a thread's last step never waits
-        else:
+        with anyio.move_on_after(_GRACE, shield=True) as scope:
+            self._writers.shutdown(wait=False)
+            await asyncio.wrap_future(self._writers.ended)
+            if not self._readers.ended.done():
+                self._readers.submit(self._folder.close)
+                self._readers.shutdown(wait=False)
+            await asyncio.wrap_future(self._readers.ended)
+        if scope.cancelled_caught:
+            self._readers.shutdown(wait=False)
             _log.warning(
                 "closed the disk cache in %s, but left a thread behind that is stuck there", self.path
             )
+            return
+        for threads in (self._readers, self._writers):
+            threads.shutdown(wait=True)  # no call is left, and a thread's last step never waits
 
     def __repr__(self) -> str:
         state = "" if self.storing else " not storing" if self.on else " off"
@@ -257,11 +261,11 @@ class CacheDisk:
                 return None
             file.store(start, data)
         except OSError as error:
-            if error.errno not in _GONE:
-                self.count(errors=1)
-                self._stop_storing(error.strerror or str(error))
-            elif file is not None:
-                file.gone = True
+            if file is not None and error.errno in _GONE:
+                file.lose()
+                return None
+            self.count(errors=1)
+            self._stop_storing(error.strerror or str(error))
             return None
         return file
 
@@ -270,6 +274,7 @@ class CacheDisk:
     async def _run(
         self,
         work: Callable[[], T],
+        threads: DaemonExecutor | None = None,
         *,
         undo: Callable[[T], object] | None = None,
         off: Callable[[str], None] | None = None,
@@ -278,13 +283,14 @@ class CacheDisk:
 
         Args:
             work: to do.
+            threads: that do it, by default those for reading.
             undo: called with its result where nobody waits for that any more.
             off: called where there is no answer; by default this ends the cache.
 
         Returns:
             The result; None where the disk failed.
         """
-        future = self._threads.submit(work)
+        future = (threads or self._readers).submit(work)
         delivered = False
         try:
             with anyio.move_on_after(_PATIENCE):

@@ -40,10 +40,10 @@ class Source:
         return self._tags.get(name)
 
     async def read_into(self, name: str, start: int, out: memoryview) -> None:
-        self._reach()
+        self._reach(start)
         self.reads.append((name, start, start + len(out)))
         await self._storage.read_into(name, start, out)
 
-    def _reach(self) -> None:
+    def _reach(self, start: int | None = None) -> None:
         if not self.reachable:
-            raise StorageError("the network is down")
+            raise StorageError("the network is down" + ("" if start is None else f" at {start}"))
