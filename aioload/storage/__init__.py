@@ -2,7 +2,17 @@
 
 from .base import Storage, check_name, read
 from .cache import CacheCounts, Cached
+from .cachefolder import default_cache_folder
 from .local import LocalStorage
 from .memory import MemoryStorage
 
-__all__ = ["CacheCounts", "Cached", "LocalStorage", "MemoryStorage", "Storage", "check_name", "read"]
+__all__ = [
+    "CacheCounts",
+    "Cached",
+    "LocalStorage",
+    "MemoryStorage",
+    "Storage",
+    "check_name",
+    "default_cache_folder",
+    "read",
+]

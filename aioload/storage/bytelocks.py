@@ -20,6 +20,7 @@ from pathlib import Path
 __all__ = ["Busy", "ByteLock", "locked_file"]
 
 _SET: int | None = getattr(fcntl, "F_OFD_SETLK", None)
+_GET: int | None = getattr(fcntl, "F_OFD_GETLK", None)
 _FLOCK = "hhqqi"  # l_type, l_whence, l_start, l_len, l_pid, which must be 0
 _HELD = frozenset({errno.EAGAIN, errno.EACCES})
 _POLL_SECONDS = 0.002
@@ -51,6 +52,15 @@ class ByteLock:
     def take(self, start: int, length: int = 1) -> bool:
         """Lock bytes alone; False where anybody else has one of them."""
         return self._set(fcntl.F_WRLCK, start, length)
+
+    def is_free(self, start: int, length: int = 1) -> bool:
+        """Tell whether `take` would succeed, without disturbing anybody."""
+        if _GET is None:
+            return True
+        answer = fcntl.fcntl(
+            self._fd, _GET, struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
+        )
+        return bool(struct.unpack(_FLOCK, answer)[0] == fcntl.F_UNLCK)
 
     def release(self, start: int, length: int = 1) -> None:
         """Let bytes go."""

@@ -30,7 +30,7 @@ from pathlib import Path
 import anyio
 import anyio.lowlevel
 
-from ..errors import ConfigError, StorageError
+from ..errors import ConfigError, ShardError, StorageError
 from .base import Storage, check_name, check_range, read
 from .cachedfile import CachedFile
 from .cachedisk import CacheCounts, CacheDisk, Identity
@@ -108,9 +108,15 @@ class Cached:
         view = check_range(start, out)
         file = self._files.get(name)
         trusted = file is not None and view and self._disk.on and file.trusts(start, start + len(view))
-        if file is not None and trusted and await self._disk.read(file, start, view):
-            self._disk.hit(len(view))
-            return
+        if file is not None and trusted:
+            try:
+                await self._disk.local.read_into(file.data, start, view)
+            except (StorageError, ShardError) as error:
+                self._disk.failed(file, start, len(view), error)
+            else:
+                file.served = True
+                self._disk.hit(len(view))
+                return
         check_name(name)
         if not view or not self._disk.on:
             await self._storage.read_into(name, start, view)

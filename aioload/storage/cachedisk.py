@@ -23,6 +23,7 @@ import anyio
 
 from ..errors import NotFoundError, ShardError, StorageError
 from ..shard.format import crc32c
+from .bytelocks import Busy
 from .cachedfile import CachedFile
 from .cachefolder import CacheFolder, Claim
 from .extents import Range
@@ -87,7 +88,8 @@ class CacheDisk:
         self.storing = True
         """Whether it grows."""
         self._folder = CacheFolder(folder, limit_bytes)
-        self._local = LocalStorage(self._folder.root)
+        self.local = LocalStorage(self._folder.root)
+        """Reads what is there; a failure is for `failed`."""
         self._readers = DaemonExecutor(_THREADS, name="aioload-cache-read")
         self._writers = DaemonExecutor(
             _THREADS, name="aioload-cache-write"
@@ -111,6 +113,7 @@ class CacheDisk:
     def hit(self, num_bytes: int) -> None:
         """Count a read that found all of its bytes."""
         # hot: once per read
+        self._faults = 0
         counts = self._counts
         with self._lock:
             counts["hits"] += 1
@@ -136,22 +139,25 @@ class CacheDisk:
 
     async def read(self, file: CachedFile, start: int, view: memoryview) -> bool:
         """Fill memory with bytes that are there; False where they cannot be had, and are forgotten."""
-        # hot: nothing of ours from here to the disk
         try:
-            await self._local.read_into(file.data, start, view)
-        except NotFoundError:  # somebody has removed it
-            file.lose()
-            return False
+            await self.local.read_into(file.data, start, view)
         except (StorageError, ShardError) as error:
-            file.forget(start, start + len(view))
-            self.fault(file, error)
-            self._faults += 1
-            if self._faults >= _MOST_FAULTS:
-                self._turn_off(str(error))
+            self.failed(file, start, len(view), error)
             return False
         self._faults = 0
         file.served = True
         return True
+
+    def failed(self, file: CachedFile, start: int, length: int, error: Exception) -> None:
+        """Forget bytes that could not be read; where that happens again and again, the cache is off."""
+        if isinstance(error, NotFoundError):  # somebody has removed the file
+            file.lose()
+            return
+        file.forget(start, start + length)
+        self.fault(file, error)
+        self._faults += 1
+        if self._faults >= _MOST_FAULTS:
+            self._turn_off(str(error))
 
     async def sums(self, views: Sequence[memoryview]) -> list[int]:
         """Return the sums of some bytes."""
@@ -203,7 +209,7 @@ class CacheDisk:
 
     async def aclose(self) -> None:
         """Close all files and end the threads, waiting a bounded time for them; twice is free."""
-        await self._local.aclose()
+        await self.local.aclose()
         with anyio.move_on_after(_GRACE, shield=True) as scope:
             self._writers.shutdown(wait=False)
             await asyncio.wrap_future(self._writers.ended)
@@ -260,6 +266,8 @@ class CacheDisk:
             if not self._folder.reserve(file.cost(start, len(data))):
                 return None
             file.store(start, data)
+        except Busy:  # somebody was stopped while holding the ledger; these bytes are not cached
+            return None
         except OSError as error:
             if file is not None and error.errno in _GONE:
                 file.lose()

@@ -198,10 +198,13 @@ class CacheFolder:
     def in_use(self, version: CachedVersion) -> bool:
         """Tell whether a live process uses a version."""
         try:
-            with self._alone(version.folder) as alone:
-                return not alone
-        except OSError:  # not ours to lock
+            lock = ByteLock(self.root / f"{version.folder[0]}.use")
+        except OSError:  # not ours to look at
             return True
+        try:
+            return not lock.is_free(_slot(version.folder))
+        finally:
+            lock.close()
 
     def prune(self, keep_bytes: int, *, older_than: float | None = None) -> list[CachedVersion]:
         """Evict the least recently used of what nobody uses.

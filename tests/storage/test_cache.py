@@ -30,6 +30,7 @@ from sources import Source
 from aioload import errors
 from aioload.storage import CacheCounts, Cached, LocalStorage, MemoryStorage, Storage, cache, cachedisk, read
 from aioload.storage import cachefolder as folders
+from aioload.storage.bytelocks import locked_file
 from aioload.storage.cachefolder import CacheFolder
 
 MakeCache = Callable[..., Cached]
@@ -340,8 +341,8 @@ async def test_removed_cache_is_made_again(cached: MakeCache, tmp_path: Path) ->
     source = Source({"a": SHARD})
     storage = cached(source)
     await read(storage, "a", 0, MIB)
-    await storage._disk._local.aclose()  # the open file would still be there
-    storage._disk._local = LocalStorage(tmp_path / folders.ROOT)
+    await storage._disk.local.aclose()  # the open file would still be there
+    storage._disk.local = LocalStorage(tmp_path / folders.ROOT)
     shutil.rmtree(tmp_path / folders.ROOT)
 
     found = [await read(storage, "a", 0, MIB) for _ in range(4)]
@@ -517,6 +518,24 @@ async def test_accounts_are_set_right_after_a_kill(tmp_path: Path) -> None:
     assert not list((tmp_path / folders.ROOT).glob("*/half"))
 
 
+async def test_accounts_that_nobody_lets_go_cost_only_the_cache(
+    cached: MakeCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where a stopped process holds them, bytes are not cached, and later ones are."""
+    monkeypatch.setattr(folders, "_PATIENCE", 0.01)
+    storage = cached(MemoryStorage({"a": SHARD}))
+    (tmp_path / folders.ROOT).mkdir()
+
+    with locked_file(tmp_path / folders.ROOT / "ledger", 1):
+        found = await read(storage, "a", 0, 1000)
+    stored = storage.counts().stored
+    await read(storage, "a", 0, 1000)
+
+    assert found == SHARD[:1000]
+    assert (stored, storage.counts().stored) == (0, 1000)
+    assert caplog.records == []
+
+
 # many at once
 
 
@@ -633,8 +652,13 @@ READER = """
 
 def reader(folder: Path, seed: int) -> subprocess.Popen[str]:
     """Start a process that reads two files of 8 MiB through a cache, in an order drawn from a seed."""
+    return process_of(READER, folder, seed)
+
+
+def process_of(script: str, *arguments: object) -> subprocess.Popen[str]:
+    """Start a script in a process of its own."""
     return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(READER), str(folder), str(seed)],
+        [sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
@@ -678,21 +702,32 @@ def test_kill_during_the_fill_costs_only_what_was_not_written(tmp_path: Path) ->
     assert ended(reader(tmp_path, 10)) == (0, 0)
 
 
+HOLDER = """
+    import asyncio, signal, sys
+    from aioload.storage import Cached, MemoryStorage, read
+
+    async def main():
+        await read(Cached(MemoryStorage({"a": b"0123"}), sys.argv[1], None, str), "a", 0, 4)
+        print("read", flush=True)
+        signal.pause()
+
+    asyncio.run(main())
+"""
+
+
 def test_locks_end_with_their_process(tmp_path: Path) -> None:
-    """What a process uses cannot be pruned while it lives, and can when it was killed."""
+    """What a process has touched cannot be pruned while it lives, and can when it was killed."""
     folder = CacheFolder(tmp_path, None)
-    with reader(tmp_path, 1) as process:
+    with process_of(HOLDER, tmp_path) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        while not (used := list(folder.versions())):
-            pass
-        process.send_signal(signal.SIGSTOP)
-        in_use = folder.in_use(used[0])
-        process.send_signal(signal.SIGKILL)
+        (version,) = folder.versions()
+        alive = folder.in_use(version), folder.prune(0)
+        process.kill()
 
-    assert in_use
-    assert not any(map(folder.in_use, folder.versions()))
-    assert folder.prune(0)
+    assert alive == (True, [])
+    assert not folder.in_use(version)
+    assert folder.prune(0) == [version]
     assert list(folder.versions()) == []
 
 
