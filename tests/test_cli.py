@@ -76,10 +76,10 @@ def test_version_is_told() -> None:
     assert (result.exit_code, result.output) == (0, f"aioload {aioload.__version__}\n")
 
 
-@pytest.mark.parametrize("command", ["pack", "inspect", "verify", "demo"])
+@pytest.mark.parametrize("command", ["pack", "inspect", "verify", "demo", "cache", "cache ls", "cache prune"])
 def test_each_command_explains_itself(command: str) -> None:
     """`--help` of a command ends well and names the command."""
-    result = aio(command, "--help")
+    result = aio(*command.split(), "--help")
 
     assert result.exit_code == 0
     assert f"aioload {command}" in result.output
@@ -96,6 +96,10 @@ def test_each_command_explains_itself(command: str) -> None:
         ("pack", "a", "b", "--quality", "0"),
         ("inspect", "a", "--save", "b"),
         ("demo", "--epochs", "0"),
+        ("cache", "prune"),
+        ("cache", "prune", "--all", "--older", "3"),
+        ("cache", "prune", "--bytes", "lots"),
+        ("cache", "prune", "--older", "-1"),
     ],
 )
 def test_wrong_usage_is_status_2(arguments: tuple[str, ...]) -> None:

@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 
 from .._version import __version__
 from ..errors import AioloadError
+from .cache import cache
 from .demo import demo
 from .inspect import inspect
 from .pack import pack
@@ -34,6 +35,7 @@ class _Commands(TyperGroup):
 app = typer.Typer(cls=_Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 for command in (pack, inspect, verify, demo):
     app.command()(command)
+app.add_typer(cache, name="cache")
 
 
 def main() -> None:

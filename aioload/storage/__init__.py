@@ -1,17 +1,22 @@
 """Where the bytes are: the only code that touches disks and sockets."""
 
 from .base import Storage, check_name, check_range, ends_early, read
+from .cache import CacheCounts, Cached
+from .cachefolder import default_cache_folder
 from .lent import Lent
 from .local import LocalStorage
 from .memory import MemoryStorage
 
 __all__ = [
+    "CacheCounts",
+    "Cached",
     "Lent",
     "LocalStorage",
     "MemoryStorage",
     "Storage",
     "check_name",
     "check_range",
+    "default_cache_folder",
     "ends_early",
     "read",
 ]

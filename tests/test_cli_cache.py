@@ -1,0 +1,140 @@
+"""`aioload cache` shows what is cached, and removes what is asked and not in use."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from aioload.cli._app import app
+from aioload.storage import Cached, MemoryStorage, read
+from aioload.storage.cachefolder import default_cache_folder
+
+KIB = 1 << 10
+FILES = {
+    "train/shard-0": b"0" * 300 * KIB,
+    "train/shard-1": b"1" * 200 * KIB,
+    "val/shard-0": b"2" * 100 * KIB,
+}
+
+
+def aio(*arguments: object) -> Result:
+    """Run a command in this process."""
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], prog_name="aioload")
+
+
+def address(name: str) -> str:
+    """Return where a file comes from."""
+    return f"https://user:hush@example.org/{name}?signature=hush"
+
+
+async def fill(folder: Path) -> None:
+    """Cache all files, one day after the other, the first one three days ago."""
+    cached = Cached(MemoryStorage(FILES), folder, None, address)
+    for name in FILES:
+        await read(cached, name, 0, len(FILES[name]))
+    await cached.aclose()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A cache of three files, last used two, one and no days ago."""
+    asyncio.run(fill(tmp_path))
+    for path in tmp_path.rglob("sums"):
+        day = next(day for day, name in enumerate(FILES) if name.encode() in path.read_bytes())
+        moment = path.stat().st_mtime - (2 - day) * 24 * 3600
+        os.utime(path, (moment, moment))
+    return tmp_path
+
+
+def listed(folder: Path) -> list[str]:
+    """Return the names of what is cached."""
+    told = json.loads(aio("cache", "ls", "--dir", folder, "--json").stdout)
+    return [file["address"].removeprefix("https://example.org/") for file in told["files"]]
+
+
+def test_sets_are_listed(folder: Path) -> None:
+    """A line for each set with files and bytes; no secrets."""
+    result = aio("cache", "ls", "--dir", folder)
+
+    lines = [line.split() for line in result.stdout.splitlines()]
+    assert result.exit_code == 0
+    assert lines[1][:2] == ["https://example.org/train", "2"]
+    assert lines[2][:2] == ["https://example.org/val", "1"]
+    assert "of 3 files" in result.stdout
+    assert "hush" not in result.stdout
+
+
+def test_files_are_listed_as_json(folder: Path) -> None:
+    """Every file, with what it takes and how large it is."""
+    told = json.loads(aio("cache", "ls", "--dir", folder, "--json").stdout)
+
+    assert [file["file_bytes"] for file in told["files"]] == [len(content) for content in FILES.values()]
+    assert all(file["file_bytes"] <= file["bytes"] <= file["file_bytes"] + 20_000 for file in told["files"])
+    assert told["bytes"] == sum(file["bytes"] for file in told["files"])
+
+
+@pytest.mark.parametrize("arguments", ["ls", "ls --json", "prune --all", "prune --older 1"])
+def test_no_cache_is_an_empty_one(tmp_path: Path, arguments: str) -> None:
+    """Where nothing was cached yet nothing is made, and all is well."""
+    result = aio("cache", *arguments.split(), "--dir", tmp_path / "none")
+
+    assert result.exit_code == 0
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "left"),
+    [
+        (("--all",), []),
+        (("--older", "1.5"), ["train/shard-1", "val/shard-0"]),
+        (("--older", "9"), list(FILES)),
+        (("--bytes", "350KiB"), ["train/shard-1", "val/shard-0"]),
+        (("--bytes", "150KiB"), ["val/shard-0"]),
+        (("--bytes", "1GiB"), list(FILES)),
+    ],
+)
+def test_what_is_asked_goes(folder: Path, arguments: tuple[str, ...], left: list[str]) -> None:
+    """The least recently used first; other files in the folder are left alone."""
+    (folder / "mine").write_bytes(b"not a cache")
+
+    result = aio("cache", "prune", *arguments, "--dir", folder)
+
+    assert result.exit_code == 0
+    assert f"removed {'0 bytes' if len(left) == 3 else ''}" in result.stdout
+    assert listed(folder) == left
+    assert (folder / "mine").exists()
+
+
+def test_what_is_in_use_stays(folder: Path) -> None:
+    """A file that a live reader uses is not removed, and the output says so."""
+
+    async def use() -> Result:
+        cached = Cached(MemoryStorage(FILES), folder, None, address)
+        await read(cached, "val/shard-0", 0, 10)
+        result = await asyncio.to_thread(aio, "cache", "prune", "--all", "--dir", folder)
+        await cached.aclose()
+        return result
+
+    result = asyncio.run(use())
+
+    assert (result.exit_code, listed(folder)) == (0, ["val/shard-0"])
+    assert "1 in use" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("named", "expected"), [("/x/caches", "/x/caches/aioload"), ("relative", None), ("", None)]
+)
+def test_default_folder_is_the_users(
+    monkeypatch: pytest.MonkeyPatch, named: str, expected: str | None
+) -> None:
+    """XDG_CACHE_HOME where it is an absolute path, else the folder in the user's home."""
+    monkeypatch.setenv("XDG_CACHE_HOME", named)
+
+    found = default_cache_folder()
+
+    assert found == Path(expected) if expected else found.is_relative_to(Path.home())
