@@ -36,6 +36,9 @@ class Source(Protocol):
     def open_storage(self) -> Storage:
         """Return a storage of the files; whoever opens it closes it."""
 
+    def traffic(self) -> dict[str, int]:
+        """Return what went over the network so far: counts of `LoaderStats`, by name."""
+
     def __getitem__(self, record: int) -> dict[str, Any]:
         """Read and decode one record."""
 

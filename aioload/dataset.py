@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,6 +19,7 @@ from .shard.format import INDEX_NAME, MANIFEST_NAME, NativeFormat, check_sum
 from .shard.index import Index, parse_index
 from .shard.manifest import Manifest
 from .storage import Lent, LocalStorage, Storage, read
+from .storage.remote import Remote
 from .table import IndexTable
 
 if TYPE_CHECKING:
@@ -36,15 +37,41 @@ class Dataset(RecordSet):
     `select` and `split` make sets of some of its records.
 
     Args:
-        source: the folder, or a storage that holds the files of a set. A storage is used from several event
-            loops, and never closed by the set or its loaders.
+        source: the folder; its address, of s3, gs, az, http or https; or a storage that holds the files of a
+            set. A storage is used from several event loops, and never closed by the set or its loaders.
+        storage_options: how the network is spoken to, such as `{"endpoint": …, "anonymous": True}`; for an
+            address alone. Names: endpoint, region, access_key_id, secret_access_key, anonymous, headers,
+            connect_timeout, read_timeout and deadline (seconds), attempts, hedge, max_in_flight (bytes).
+        cache_dir: folder on a disk of this machine that keeps what was read from an address; True is the
+            user's cache folder. Processes and runs share it.
+        cache_bytes: what that folder may take of the disk, as bytes or a text such as "200GiB"; by default
+            all but the disk's last gibibyte.
+
+    Raises:
+        ConfigError: the address or an option cannot be.
     """
 
-    def __init__(self, source: str | os.PathLike[str] | Storage) -> None:
+    def __init__(
+        self,
+        source: str | os.PathLike[str] | Storage,
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        cache_dir: str | os.PathLike[str] | bool | None = None,
+        cache_bytes: int | str | None = None,
+    ) -> None:
         self._storage = source if isinstance(source, Storage) else None
+        self._given = source, storage_options, cache_dir, cache_bytes
+        self._remote: Remote | None = None
         self.source = repr(source) if isinstance(source, Storage) else os.fspath(source)
+        """Where the set lies, for messages: nothing secret is in it."""
         if self._storage is None and "://" in self.source:
-            raise ConfigError(f"{self.source}: only local folders can be opened so far; copy it to a disk")
+            self._remote = Remote(self.source, storage_options, cache_dir, cache_bytes)
+            self.source = self._remote.shown
+        elif storage_options or cache_dir or cache_bytes:
+            raise ConfigError(
+                "storage_options, cache_dir and cache_bytes go with an address such as s3://…, which "
+                f"{self.source} is not; leave them out"
+            )
         self._lock = threading.Lock()
         self._opened: tuple[Manifest, Index] | None = None
         self._table: IndexTable | None = None
@@ -88,7 +115,7 @@ class Dataset(RecordSet):
         return f"<Dataset {self.source!r} records={len(self)} fields={self.fields}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Dataset, (self.source if self._storage is None else self._storage,)
+        return _again, self._given  # keys among the options, too: another process needs them as this one does
 
     @property
     def fields(self) -> dict[str, str]:
@@ -144,12 +171,18 @@ class Dataset(RecordSet):
 
     def open_storage(self) -> Storage:
         """Return a storage of this set's files, for one event loop; whoever opens it closes it."""
+        if self._remote is not None:
+            return self._remote.open(self._opened[1].fingerprint() if self._opened is not None else None)
         return LocalStorage(self.source) if self._storage is None else Lent(self._storage)
+
+    def traffic(self) -> dict[str, int]:
+        """Return what went over the network since this object was made: counts of `LoaderStats`, by name."""
+        return {} if self._remote is None else self._remote.counts()
 
     def _open(self) -> tuple[Manifest, Index]:
         with self._lock:
             if self._opened is None:
-                if self._storage is None and not Path(self.source).is_dir():
+                if self._storage is None and self._remote is None and not Path(self.source).is_dir():
                     raise ConfigError(
                         f"{self.source} is not a folder; give the folder that `aioload pack` wrote"
                     )
@@ -177,6 +210,16 @@ class Dataset(RecordSet):
             aclose = getattr(storage, "aclose", None)
             if aclose is not None:
                 await aclose()
+
+
+def _again(
+    source: str | os.PathLike[str] | Storage,
+    storage_options: Mapping[str, Any] | None,
+    cache_dir: str | os.PathLike[str] | bool | None,
+    cache_bytes: int | str | None,
+) -> Dataset:
+    """Make a set again in another process."""
+    return Dataset(source, storage_options=storage_options, cache_dir=cache_dir, cache_bytes=cache_bytes)
 
 
 def _join(folder: str, name: str) -> str:

@@ -7,6 +7,7 @@ import os
 import threading
 import warnings
 import weakref
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -266,7 +267,16 @@ class Loader:
 
     def stats(self) -> LoaderStats:
         """Return what was counted so far."""
+        for name, amount in self._traffic().items():
+            self.counters.set(**{name: amount})
         return self.counters.snapshot()
+
+    def _traffic(self) -> dict[str, int]:
+        """Return what went over the network for the sets of this loader."""
+        total: Counter[str] = Counter()
+        for source in {id(source): source for source in self.dataset.sources}.values():
+            total.update(source.traffic())
+        return total
 
     @property
     def skipped(self) -> tuple[Skipped, ...]:

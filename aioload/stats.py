@@ -64,6 +64,28 @@ class LoaderStats:
     """Of it, what the block shuffle has for pieces that are read whole; 0 if records are read one by one."""
     mapped: bool = False
     """Whether workers map the shards, so that records are not read into shared memory first."""
+    requests: int = 0
+    """Requests to servers, retries and hedges included; these counts are of all loaders over a set."""
+    retries: int = 0
+    """Of these, requests that were sent because an earlier one failed."""
+    hedges: int = 0
+    """Requests that were sent because an earlier one was late."""
+    hedges_won: int = 0
+    """Of these, those that answered first."""
+    throttles: int = 0
+    """Answers that asked for less (429, 503)."""
+    network_bytes: int = 0
+    """Bytes that came over the network."""
+    cache_hits: int = 0
+    """Reads that the disk cache answered alone."""
+    cache_misses: int = 0
+    """Reads of which something was fetched."""
+    cache_bytes: int = 0
+    """Bytes that came from the disk cache."""
+    cache_stored: int = 0
+    """Bytes that were written to it."""
+    cache_errors: int = 0
+    """Cached ranges that were damaged and fetched again, and writes to the cache that failed."""
     num_workers: int = 0
     """Worker processes as of now; 0 when samples are made in the user's thread."""
     prefetch: int = 0

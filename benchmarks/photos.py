@@ -165,7 +165,7 @@ def raw(places: Places) -> Iterator[tuple[bytes, int]]:
 
 
 def touch(batch: Any) -> int:
-    """Sum a line of each picture: from 32,768 values on torch starts threads, which then spin for more work."""
+    """Sum a line of each picture: from 32,768 values on torch starts threads, and these spin for more."""
     if isinstance(batch, int):
         return batch
     images, labels = (batch["image"], batch["label"]) if isinstance(batch, dict) else batch

@@ -6,6 +6,7 @@ import pickle
 import shutil
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -130,11 +131,30 @@ def test_it_pickles_as_its_path(tiny_set: TinySet) -> None:
     assert len(again) == TINY_RECORDS
 
 
-@pytest.mark.parametrize("source", ["s3://bucket/train", "https://example.com/set"])
-def test_a_url_is_refused(source: str) -> None:
-    """What cannot be opened yet says so at construction."""
-    with pytest.raises(ConfigError, match="only local folders"):
+@pytest.mark.parametrize("source", ["ftp://example.com/set", "s3://", "https://"])
+def test_an_address_that_cannot_be_is_refused(source: str) -> None:
+    """It says so at construction."""
+    with pytest.raises(ConfigError, match="address"):
         Dataset(source)
+
+
+@pytest.mark.parametrize(
+    "option", [{"storage_options": {"region": "x"}}, {"cache_dir": True}, {"cache_bytes": 1}]
+)
+def test_a_folder_takes_no_options_of_networks(tmp_path: Path, option: dict[str, Any]) -> None:
+    """They would do nothing, which nobody would notice."""
+    with pytest.raises(ConfigError, match="go with an address"):
+        Dataset(tmp_path, **option)
+
+
+def test_what_is_secret_in_an_address_is_not_shown() -> None:
+    """Neither password nor signature are in what errors and logs quote."""
+    dataset = Dataset(
+        "https://me:word@example.com/set?X-Amz-Signature=abc", storage_options={"headers": {"A": "s"}}
+    )
+
+    assert dataset.source == "https://example.com/set"
+    assert "word" not in repr(dataset)
 
 
 def test_a_folder_that_is_no_set(tmp_path: Path) -> None:

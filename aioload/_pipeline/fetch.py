@@ -1,11 +1,14 @@
 """Fetch: the bytes of a run, from storage into the arena.
 
 A read that fails says little about the records in it. So its records are then read one by one, and only those
-that cannot be had carry an error: a file cut in the middle still gives all that is before the cut.
+that cannot be had carry an error: a file cut in the middle still gives all that is before the cut. Where the
+file itself cannot be had (it is missing or has changed, its server stays away), that is so for all of them,
+and trying each would only make the wait as long as there are records.
 """
 
 from __future__ import annotations
 
+import copy
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -41,7 +44,7 @@ class Reader:
         shards: names of all shards, those of each set relative to its storage.
         sources: the set of each shard.
         slots: bound the reads in flight.
-        max_read_bytes: a longer read becomes several.
+        max_read_bytes: of each storage; a longer read becomes several, one after the other.
         counters: told of bytes and seconds.
         on_read: called after each read.
     """
@@ -52,7 +55,7 @@ class Reader:
         shards: Sequence[str],
         sources: Sequence[int],
         slots: Slots,
-        max_read_bytes: int,
+        max_read_bytes: Sequence[int],
         counters: Counters,
         on_read: Callable[[], object] = int,
     ) -> None:
@@ -71,11 +74,12 @@ class Reader:
 
     async def read_into(self, shard: int, start: int, out: memoryview, order: Order) -> None:
         """Fill memory with the bytes of a shard from `start` on; what has the lower order comes first."""
-        for place in range(0, len(out), self._max_read_bytes):
-            part = out[place : place + self._max_read_bytes]
+        source = self._sources[shard]
+        storage, most = self._storages[source], self._max_read_bytes[source]
+        for place in range(0, len(out), most):
+            part = out[place : place + most]
             async with self._slots.take(order):
                 began = time.perf_counter()
-                storage = self._storages[self._sources[shard]]
                 await storage.read_into(self._shards[shard], start + place, part)
                 self._counters.read(len(part), time.perf_counter() - began)
             self._on_read()
@@ -113,7 +117,10 @@ class Fetcher:
             if chunk.failure is not None:
                 number = self._run.pieces.index(chunk.piece)
                 rows = (self._run.piece == number).nonzero()[0].tolist()
-                await self._read_singly(rows, chunk.lease)
+                if _is_about_the_file(chunk.failure):
+                    self._fail_all(rows, chunk.failure)
+                else:
+                    await self._read_singly(rows, chunk.lease)
         return self._failures
 
     async def _read_all(self, reads: Sequence[Read], raw: Lease) -> None:
@@ -140,8 +147,8 @@ class Fetcher:
             )
         except (StorageError, ShardError) as error:
             let_go(error)
-            if len(read.rows) == 1:
-                self._fail(read.rows[0], error)
+            if len(read.rows) == 1 or _is_about_the_file(error):
+                self._fail_all(read.rows, error)
                 return
             _log.debug("a read of %d records failed, reading them singly: %s", len(read.rows), error)
             await self._read_singly(read.rows, raw)
@@ -163,8 +170,17 @@ class Fetcher:
         target = self._memory.arena.borrow(place, place + size, lease.release_soon)
         await self._reader.read_into(shard, start, target.data, self._run.order)
 
+    def _fail_all(self, rows: Sequence[int], error: AioloadError) -> None:
+        for row in rows:
+            self._fail(row, copy.copy(error))  # each names its record
+
     def _fail(self, row: int, error: AioloadError) -> None:
         record = int(self._run.table["record"][row])
         error.record, error.facts = record, {**error.facts, "record": record}
         error.add_note(f"while reading record {record}")
         self._failures.setdefault(row, error)
+
+
+def _is_about_the_file(error: BaseException) -> bool:
+    """Tell whether no byte of the file can be had, as far as anybody can tell."""
+    return isinstance(error, StorageError) and (error.final or error.attempts is not None)

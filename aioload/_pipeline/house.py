@@ -90,7 +90,8 @@ class House:
             if layout is not None:
                 self.sizes.learn(layout)
         most_reads = max((getattr(storage, "max_reads", _MOST_READS) for storage in storages), default=1)
-        slots = Slots(min(FIRST_READS, most_reads))
+        first_reads = max((getattr(storage, "first_reads", FIRST_READS) for storage in storages), default=1)
+        slots = Slots(min(first_reads, most_reads))
         self.tuner = Tuner(
             settings.workers, settings.prefetch, most_reads, counters, self.sizes, memory, slots
         )
@@ -100,7 +101,7 @@ class House:
             settings.shards,
             settings.sources,
             slots,
-            MAX_READ_BYTES,
+            [getattr(storage, "max_read_bytes", MAX_READ_BYTES) for storage in storages],
             counters,
             on_read=self.tuner.look,
         )

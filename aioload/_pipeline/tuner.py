@@ -85,7 +85,7 @@ class Tuner:
         self._controller = Controller(
             workers=Range(cpus, 1, most) if adapts else Range.only(cpus),
             ahead=Range.only(1) if prefetch is not None else Range(_FIRST_AHEAD, 1, _MOST_AHEAD),
-            reads=Range(min(FIRST_READS, most_reads), 1, most_reads),
+            reads=Range(slots.total, 1, most_reads),
             cpus=cpus,
         )
         self._holders = 0

@@ -15,7 +15,16 @@ import typer
 from ..dataset import Dataset
 from ..decode import for_kind
 from ..errors import AioloadError, ConfigError
-from ._console import AsJson, count, print_json, print_table, short, size
+from ._console import (
+    AsJson,
+    StorageOptions,
+    count,
+    parse_storage_options,
+    print_json,
+    print_table,
+    short,
+    size,
+)
 
 __all__ = ["inspect"]
 
@@ -29,21 +38,23 @@ _SUFFIXES = {"ndarray": ".npy", "str": ".txt", "json": ".json", "int": ".i64", "
 
 
 def inspect(
-    data: Annotated[Path, typer.Argument(metavar="DATA", show_default=False, help="The folder of a set.")],
+    data: Annotated[str, typer.Argument(metavar="DATA", show_default=False,
+        help="The folder of a set, or its address.")],
     *,
     record: Annotated[int | None, typer.Option(min=0, metavar="N", help="Show one record.")] = None,
     save: Annotated[Path | None, typer.Option(metavar="DIR",
         help="Write the bytes of the record's fields to files in this folder.")] = None,
+    storage_option: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Show what a set holds: fields, sizes, shards and the first records, or one record."""
     if save is not None and record is None:
         raise typer.BadParameter("--save writes one record; say which with --record")
 
-    dataset = Dataset(data)
+    dataset = Dataset(data, storage_options=parse_storage_options(storage_option))
     if record is None:
         overview = _overview(dataset)
-        print_json(overview) if as_json else _show_overview(overview, data)
+        print_json(overview) if as_json else _show_overview(overview, dataset.source)
         return
 
     found = _read(dataset, record)
@@ -180,7 +191,7 @@ def _suffix(kind: str, payload: memoryview) -> str:
     return next((suffix for magic, suffix in _MAGIC if head.startswith(magic)), ".bin")
 
 
-def _show_overview(overview: dict[str, Any], data: Path) -> None:
+def _show_overview(overview: dict[str, Any], data: str) -> None:
     shards, sizes = overview["shards"], overview["record_bytes"]
     print(f"{data}: {count(overview['records'], 'record')}, {size(overview['data_bytes'])}")
     print_table(

@@ -4,46 +4,62 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ..errors import AioloadError, NotFoundError
+from ..errors import AioloadError
 from ..shard.check import Problem, VerifyReport
 from ..shard.check import verify as verify_set
 from ..shard.format import MANIFEST_NAME
 from ..shard.manifest import Manifest
-from ..shard.reader import LocalReader
-from ._console import AsJson, Quiet, count, print_json, progress_bar, short, size
+from ..shard.reader import Reader
+from ..storage.address import Address
+from ._console import (
+    AsJson,
+    Quiet,
+    StorageOptions,
+    count,
+    parse_storage_options,
+    print_json,
+    progress_bar,
+    short,
+    size,
+)
+from ._reading import open_reader
 
 __all__ = ["verify"]
 
 
 def verify(
-    data: Annotated[Path, typer.Argument(metavar="DATA", show_default=False, help="The folder of a set.")],
+    data: Annotated[str, typer.Argument(metavar="DATA", show_default=False,
+        help="The folder of a set, or its address.")],
     *,
+    storage_option: StorageOptions = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
-) -> None:
+) -> None:  # fmt: skip
     """Check every sum and every offset of a set; name each damaged record."""
-    if not data.is_dir():
-        raise NotFoundError(f"{data} is no folder")
-
-    reader = LocalReader(data)
     started = time.monotonic()
-    with progress_bar("verifying", _expected_bytes(reader), quiet=quiet or as_json) as advance:
-        report = verify_set(reader, progress=lambda num_bytes: advance(num_bytes, num_bytes))
+    with open_reader(data, parse_storage_options(storage_option)) as reader:
+        expected = _expected_bytes(reader)
+        with progress_bar("verifying", expected, quiet=quiet or as_json) as advance:
+            report = verify_set(reader, progress=lambda num_bytes: advance(num_bytes, num_bytes))
 
     if as_json:
         print_json({**asdict(report), "ok": report.ok})
     else:
-        _show(report, data, time.monotonic() - started, quiet=quiet)
+        _show(
+            report,
+            Address.parse(data).shown if "://" in data else data,
+            time.monotonic() - started,
+            quiet=quiet,
+        )
     if not report.ok:
         raise typer.Exit(1)
 
 
-def _expected_bytes(reader: LocalReader) -> int:
+def _expected_bytes(reader: Reader) -> int:
     """Return how much there is to read, as far as the manifest can tell: only the bar needs it."""
     try:
         return Manifest.parse(
@@ -53,7 +69,7 @@ def _expected_bytes(reader: LocalReader) -> int:
         return 0
 
 
-def _show(report: VerifyReport, data: Path, seconds: float, *, quiet: bool) -> None:
+def _show(report: VerifyReport, data: str, seconds: float, *, quiet: bool) -> None:
     for problem in report.problems:
         print(_line(problem))
     if report.omitted:

@@ -18,7 +18,7 @@ class Storage(Protocol):
     A storage that holds something open has an `aclose()` besides, which is free to call twice; one that asks
     over a network may have `async get(name) -> bytes`, which brings all of a small file at once. All methods
     may be called many times at once; one that lets reads wait for each other tells in `max_reads` how many
-    can be under way.
+    can be under way, in `first_reads` how many should be, and in `max_read_bytes` how long one may be.
     """
 
     async def size(self, name: str) -> int:

@@ -82,6 +82,16 @@ class Cached:
         """Reads that can be under way at once, where the source says so."""
         return self._storage.max_reads  # type: ignore[attr-defined,no-any-return]  # else an AttributeError too
 
+    @property
+    def first_reads(self) -> int:
+        """Reads that should be under way at once before anything was measured, where the source says so."""
+        return self._storage.first_reads  # type: ignore[attr-defined,no-any-return]  # as above
+
+    @property
+    def max_read_bytes(self) -> int:
+        """Bytes of a read, from which on two are better, where the source says so."""
+        return self._storage.max_read_bytes  # type: ignore[attr-defined,no-any-return]  # as above
+
     def counts(self) -> CacheCounts:
         """Return what the cache did so far."""
         return self._disk.counts()

@@ -1,7 +1,8 @@
 """Files behind http(s) addresses, read by aiohttp: one attempt a call, checked, straight into place.
 
 Each answer is compared with what was asked: its status, range, length, the file's size and tag, and that
-nobody encoded the bytes. A server that ignores ranges is told by its head; nothing of its body is read.
+nobody encoded the bytes. A server that ignores ranges is told by its head; nothing of its body is read. What
+it has sent by then is lost, so the first range is asked for alone, and none after one that was ignored.
 
 How large a file is, is asked for with a range of one byte. That is one request like HEAD, but shows as well
 whether ranges work, and is not refused where an address is signed for GET alone.
@@ -9,7 +10,10 @@ whether ranges work, and is not refused where an address is signed for GET alone
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import anyio.lowlevel
 
@@ -52,6 +56,9 @@ class HttpStorage:
         self._shown = address.shown
         self._pins = Pins() if pins is None else pins
         self._web = Web(address, options or NetworkOptions())
+        self._ranges_work = False
+        self._ignoring: set[str] = set()  # files of which a range was asked for in vain
+        self._first = WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]()
 
     async def size(self, name: str) -> int:
         """Return the bytes of a file, as it was when it was first seen."""
@@ -87,15 +94,24 @@ class HttpStorage:
         if start > _MAX_START:
             raise ends_early(name, await self.size(name), stop)
 
-        async with self._web.get(name, self._headers(name, start, stop)) as answer:
-            head = await self._head(name, answer)
-            if head.status == 416:
-                await self._explain_beyond(name, answer, head, stop)
-            elif head.status == 206:
-                self._check_part(name, answer, head, start, stop)
-            else:
-                self._check_unasked(name, answer, head, start, stop)
-            await self._take(name, answer, view)
+        async with AsyncExitStack() as alone:
+            if not self._ranges_work:
+                await alone.enter_async_context(self._first_lock())
+            if name in self._ignoring:
+                raise StorageError(
+                    f"{self._shown}/{name}: {_IGNORED} (status 200)", shard=name, status=200, final=True
+                )
+            async with self._web.get(name, self._headers(name, start, stop)) as answer:
+                head = await self._head(name, answer)
+                if head.status == 416:
+                    await self._explain_beyond(name, answer, head, stop)
+                elif head.status == 206:
+                    self._check_part(name, answer, head, start, stop)
+                    self._ranges_work = True
+                else:
+                    self._check_unasked(name, answer, head, start, stop)
+                await alone.aclose()
+                await self._take(name, answer, view)
 
     async def aclose(self) -> None:
         """End what is under way and close the connections; twice is free."""
@@ -103,6 +119,10 @@ class HttpStorage:
 
     def __repr__(self) -> str:
         return f"<HttpStorage {self._shown}{' closed' if self._web.is_closed else ''}>"
+
+    def _first_lock(self) -> asyncio.Lock:
+        """Return what keeps all but one read of this loop waiting until it is known whether ranges work."""
+        return self._first.setdefault(asyncio.get_running_loop(), asyncio.Lock())
 
     def _check(self, name: str) -> None:
         check_name(name)
@@ -189,7 +209,8 @@ class HttpStorage:
             self._compare(name, head.length, head.tag)
             if head.length < stop:
                 raise ends_early(name, head.length, stop)
-        raise self._error(name, answer, f"the server ignored the range that was asked for; {_NO_RANGES}")
+        self._ignoring.add(name)
+        raise self._error(name, answer, _IGNORED)
 
     async def _explain_beyond(self, name: str, answer: ClientResponse, head: Head, stop: int) -> None:
         """Raise what it means that a range begins at or after the end."""
@@ -277,6 +298,7 @@ class HttpStorage:
 
 
 _NO_RANGES = "a server that answers no ranges cannot be streamed from"
+_IGNORED = f"the server ignored the range that was asked for; {_NO_RANGES}"
 
 
 def _miscounted(came: int, wanted: int) -> str:

@@ -14,6 +14,7 @@ from .throttle import Throttle
 
 __all__ = ["Link", "NetworkCounts"]
 
+_OUTAGE_GAP = 10.0  # seconds without a try, after which an outage counts anew
 _START, _LEAST, _MOST = 32 << 20, 1 << 20, 128 << 20  # bytes in flight: 64, 2 and 256 small reads
 
 
@@ -56,6 +57,7 @@ class Link:
         """Bytes that can ever be in flight at once."""
         self.has_answered = False
         """Whether the place has ever answered: else a wrong address is likelier than an outage."""
+        self._out: tuple[float, float] | None = None  # first and latest time that it could not be reached
         self._counts = NetworkCounts()
         self._latencies = Latencies()
         self._allowance = Allowance()
@@ -75,6 +77,7 @@ class Link:
         """Note a request that brought so many bytes and all it should."""
         self.has_answered = True
         with self._lock:
+            self._out = None
             self._add({"bytes": size})
             self._throttle.answered(self.clock())
 
@@ -89,11 +92,24 @@ class Link:
         """Note a request that failed, maybe after some bytes or with an answer that was no good."""
         with self._lock:
             self.has_answered |= answered
+            self._out = None if answered else self._out
             self._add({"bytes": filled, "throttles": int(throttled)})
             now = self.clock()
             rests = throttled and self._throttle.throttled(now, retry_after)
         if rests:
             self.gate.narrow(now)
+
+    def unreachable(self) -> float:
+        """Note that the place could not be reached; return for how many seconds that has been so.
+
+        Reads that only begin while it is out do not wait for it as long as the first did.
+        """
+        with self._lock:
+            now = self.clock()
+            if self._out is None or now - self._out[1] > _OUTAGE_GAP:
+                self._out = now, now
+            self._out = self._out[0], now
+            return now - self._out[0]
 
     def rest(self) -> float:
         """Return the seconds until requests should be sent again, which a server that throttles decides."""

@@ -121,7 +121,7 @@ class Retrying(Wrapping):
                         tries.complete(error)
                         raise
                     wait = self._next_wait(tries, backoff, error)
-                    if tries.counted >= self._attempts or wait >= scope.deadline - anyio.current_time():
+                    if self._is_over(tries, wait, scope.deadline - anyio.current_time()):
                         raise tries.given_up() from error
                     _log.debug("trying %s again in %.2f s: %s", name, wait, error)
                 else:
@@ -130,6 +130,11 @@ class Retrying(Wrapping):
                 await anyio.sleep(wait)
                 self._link.add(retries=1)
         raise tries.too_late()
+
+    def _is_over(self, tries: _Tries, wait: float, left: float) -> bool:
+        """Tell whether there is no time, or no attempt, for another."""
+        out = self._link.unreachable() if tries.is_out else 0.0
+        return tries.counted >= self._attempts or wait >= left or out >= self._deadline
 
     async def _rest(self) -> None:
         """Wait as long as the server wants to be left alone."""

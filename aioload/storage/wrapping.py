@@ -12,6 +12,10 @@ __all__ = ["MOST_READS", "Wrapping", "annotate"]
 MOST_READS = 256  # at once, where the storage inside does not say: each takes a connection
 
 
+FIRST_READS = 16  # at once, to begin with: a network answers late, and refuses nobody who asks for so few
+MOST_READ_BYTES = 64 << 20  # for one read: what is too much for a request becomes several side by side
+
+
 class Wrapping:
     """Passes everything on to the storage inside, also what not every storage has.
 
@@ -26,6 +30,16 @@ class Wrapping:
     def max_reads(self) -> int:
         """Reads that can be under way at once."""
         return int(getattr(self._storage, "max_reads", MOST_READS))
+
+    @property
+    def first_reads(self) -> int:
+        """Reads that should be under way at once before anything was measured."""
+        return FIRST_READS
+
+    @property
+    def max_read_bytes(self) -> int:
+        """Bytes of a read, from which on two are better."""
+        return MOST_READ_BYTES
 
     async def size(self, name: str) -> int:
         """Return the bytes of a file."""

@@ -70,7 +70,7 @@ async def fetched(
     slots = Slots(2)
     with Arena(1 << 20) as arena:
         memory = Memory(arena, int, window)
-        reader = Reader(storages, shards, sources, slots, 1 << 20, counters or Counters())
+        reader = Reader(storages, shards, sources, slots, [1 << 20] * len(storages), counters or Counters())
         async with anyio.create_task_group() as group:
             pieces = Window(memory, reader.read_into, group)
             chunks, alone = pieces.admit(run)
@@ -219,7 +219,7 @@ async def test_a_reader_asks_for_no_more_than_it_may(most: int, reads: int) -> N
     """A longer read becomes several, each counted, and the bytes are the same."""
     counters, out = Counters(), bytearray(80)
     storage = FaultyStorage(MemoryStorage({FIRST: shard(8)}), {})
-    reader = Reader([storage], [FIRST], [0], Slots(2), most, counters)
+    reader = Reader([storage], [FIRST], [0], Slots(2), [most], counters)
 
     await reader.read_into(0, HEAD, memoryview(out), (0, 0))
 

@@ -150,7 +150,7 @@ async def test_second_epoch_needs_no_network(cached: MakeCache) -> None:
 
 async def test_whole_files_need_no_network_at_all(cached: MakeCache) -> None:
     """What is cached whole is read with its source out of reach, sizes included."""
-    await read(cached(Source({"a": SHARD}, {"a": "1"})), "a")
+    await read(cached(Source({"a": SHARD}, {"a": "1"})), "a", 0, len(SHARD))
     source = Source({"a": SHARD})
     source.reachable = False
     storage = cached(source)
@@ -276,7 +276,7 @@ async def test_revalidating_asks_for_whole_files_too(cached: MakeCache) -> None:
 
 async def test_versions_are_never_mixed_under_a_reader(cached: MakeCache, tmp_path: Path) -> None:
     """N07: a file was used as of one version, and its source has another: an error from then on."""
-    await read(cached(Source({"a": SHARD}, {"a": "old"})), "a")
+    await read(cached(Source({"a": SHARD}, {"a": "old"})), "a", 0, len(SHARD))
     storage = cached(Source({"a": SHARD}, {"a": "new"}))
     await read(storage, "a", 0, 1000)
     flip(files_of_bytes(tmp_path)[0], 1_000_000)
@@ -286,7 +286,7 @@ async def test_versions_are_never_mixed_under_a_reader(cached: MakeCache, tmp_pa
             await read(storage, "a", start, 1_100_000)
         assert (caught.value.before, caught.value.now, caught.value.final) == ("old", "new", True)
 
-    assert await read(cached(Source({"a": SHARD}, {"a": "new"})), "a") == SHARD
+    assert await read(cached(Source({"a": SHARD}, {"a": "new"})), "a", 0, len(SHARD)) == SHARD
 
 
 # damage

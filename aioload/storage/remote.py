@@ -1,0 +1,145 @@
+"""Remote: a folder in the network, as a set keeps it for all the storages that are opened over it.
+
+Event loops come and go, and each needs connections of its own. What must outlive them is here: which version
+of each file was seen first, what the link gives, and what went over it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from ..machine import parse_bytes
+from .address import Address
+from .base import Storage
+from .cache import CacheCounts, Cached
+from .cachefolder import default_cache_folder
+from .link import Link, NetworkCounts
+from .options import NetworkOptions
+from .pins import Pins
+from .steady import steady
+
+__all__ = ["Remote"]
+
+
+class Remote:
+    """A folder behind an address. Making one does no I/O.
+
+    Args:
+        url: of the folder: s3, gs, az, http or https.
+        storage_options: see `NetworkOptions`.
+        cache_dir: where bytes that were read are kept; True is the user's cache folder, None keeps none.
+        cache_bytes: what the folder may take of the disk, as bytes or a text such as "200GiB".
+
+    Raises:
+        ConfigError: the address, or an option, cannot be.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        storage_options: Mapping[str, Any] | None = None,
+        cache_dir: str | os.PathLike[str] | bool | None = None,
+        cache_bytes: int | str | None = None,
+    ) -> None:
+        self._address = Address.parse(url)
+        self._options = NetworkOptions.parse(storage_options)
+        self._folder = default_cache_folder() if cache_dir is True else cache_dir or None
+        self._cache_bytes = None if cache_bytes is None else parse_bytes(cache_bytes, name="cache_bytes")
+        self._link = Link(max_in_flight=self._options.max_in_flight)
+        self._pins = Pins()
+        self._lock = threading.Lock()
+        self._open: set[_Kept] = set()
+        self._ended = CacheCounts()
+
+    @property
+    def shown(self) -> str:
+        """The address, for messages: without anything secret."""
+        return self._address.shown
+
+    def open(self, fingerprint: str | None = None) -> Storage:
+        """Return a storage over the folder, for one event loop; whoever opens it closes it.
+
+        Args:
+            fingerprint: of the set's content, where it is known. What is cached is known by it, too.
+        """
+        storage = steady(
+            self._one_attempt(),
+            self._link,
+            attempts=self._options.attempts,
+            deadline=self._options.deadline,
+            hedge=self._options.hedge,
+            where=self.shown,
+        )
+        if self._folder is None or fingerprint is None:
+            return storage
+        kept = _Kept(self, storage, os.fspath(self._folder), self._cache_bytes, fingerprint)
+        with self._lock:
+            self._open.add(kept)
+        return kept
+
+    def counts(self) -> dict[str, int]:
+        """Return what went over the network, and what the cache saved, since this was made.
+
+        Returns:
+            Counts by name, as `LoaderStats` has them.
+        """
+        with self._lock:
+            caches = [self._ended, *(kept.counts() for kept in self._open)]
+        link = self._link.counts()
+        counts = {each.name: getattr(link, each.name) for each in fields(NetworkCounts)}
+        counts["network_bytes"] = counts.pop("bytes")
+        for each in fields(CacheCounts):
+            counts[f"cache_{each.name}"] = sum(getattr(cache, each.name) for cache in caches)
+        return counts
+
+    def key(self, name: str) -> str:
+        """Return a text that tells a file from all others, without secrets."""
+        return self._address.child(name).key(self._options.endpoint)
+
+    def closed(self, kept: _Kept) -> None:
+        """Keep the counts of a storage that was closed."""
+        with self._lock:
+            if kept in self._open:
+                self._open.remove(kept)
+                self._ended = _sum(self._ended, kept.counts())
+
+    def __repr__(self) -> str:
+        return f"<Remote {self.shown} {self._link!r}>"
+
+    def _one_attempt(self) -> Storage:
+        # imported here: who reads from a disk should not pay half a second for clients of networks
+        if self._address.is_web:
+            from .http import HttpStorage
+
+            return HttpStorage(self._address, self._options, self._pins)
+        from .cloud import CloudStorage
+
+        return CloudStorage(self._address, self._options, self._pins)
+
+
+class _Kept(Cached):
+    """A cached storage that tells its place when it closes."""
+
+    def __init__(
+        self, place: Remote, storage: Storage, folder: str, cache_bytes: int | None, fingerprint: str
+    ) -> None:
+        super().__init__(storage, folder, cache_bytes, lambda name: f"{place.key(name)} {fingerprint}")
+        self._place = place
+
+    async def aclose(self) -> None:
+        """Close the source and the cache; twice is free."""
+        try:
+            await super().aclose()
+        finally:
+            self._place.closed(self)
+
+
+def _sum(one: CacheCounts, other: CacheCounts) -> CacheCounts:
+    """Add counts up."""
+    return CacheCounts(
+        **{each.name: getattr(one, each.name) + getattr(other, each.name) for each in fields(CacheCounts)}
+    )
