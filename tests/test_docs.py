@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from servers.seaweed import KEY, SECRET, Seaweed
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -42,8 +43,21 @@ def test_examples_run_in_order(tmp_path: Path) -> None:
         "05_resume.py",
         "06_ddp.py",
         "11_own_storage.py",
+        "12_stream_s3.py",
     ]
     assert {name: end for name, end in ends.items() if end != (0, "")} == {}
+
+
+def test_the_example_of_a_bucket(tmp_path: Path, seaweed: Seaweed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packed into a real S3 server, streamed for two epochs, stopped and gone on with."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    example = ROOT / "examples" / "12_stream_s3.py"
+    address = f"s3://{seaweed.bucket}/example-12"
+
+    end = _run([sys.executable, str(example), address, "--endpoint", seaweed.endpoint], tmp_path)
+
+    assert end == (0, "")
 
 
 def test_an_example_takes_another_folder(tmp_path: Path) -> None:
