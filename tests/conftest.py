@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import io
 import os
+import signal
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,6 +57,9 @@ class TinySet:
 def pytest_configure() -> None:
     """Make this process the heir of processes whose parent a test has killed."""
     leaks.adopt_orphans()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # as a shell starts what runs in the background: tests of Ctrl-C would wait for ever
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
