@@ -6,6 +6,7 @@ import operator
 import os
 import threading
 from collections.abc import Coroutine, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,7 +19,7 @@ from .errors import AioloadError, ConfigError, ShardError
 from .shard.format import INDEX_NAME, MANIFEST_NAME, NativeFormat, check_sum
 from .shard.index import Index, parse_index
 from .shard.manifest import Manifest
-from .storage import Lent, LocalStorage, Storage, read
+from .storage import Lent, LocalStorage, Storage, close, read
 from .storage.remote import Remote
 from .table import IndexTable
 
@@ -60,7 +61,8 @@ class Dataset(RecordSet):
         cache_bytes: int | str | None = None,
     ) -> None:
         self._storage = source if isinstance(source, Storage) else None
-        self._given = source, storage_options, cache_dir, cache_bytes
+        network = {"storage_options": storage_options, "cache_dir": cache_dir, "cache_bytes": cache_bytes}
+        self._again = partial(Dataset, **network), (source,)  # type: ignore[arg-type]  # a value for each name
         self._remote: Remote | None = None
         self.source = repr(source) if isinstance(source, Storage) else os.fspath(source)
         """Where the set lies, for messages: nothing secret is in it."""
@@ -115,7 +117,7 @@ class Dataset(RecordSet):
         return f"<Dataset {self.source!r} records={len(self)} fields={self.fields}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _again, self._given  # keys among the options, too: another process needs them as this one does
+        return self._again  # keys among the options, too: another process needs them as this one does
 
     @property
     def fields(self) -> dict[str, str]:
@@ -207,19 +209,7 @@ class Dataset(RecordSet):
         try:
             return await use(storage)
         finally:
-            aclose = getattr(storage, "aclose", None)
-            if aclose is not None:
-                await aclose()
-
-
-def _again(
-    source: str | os.PathLike[str] | Storage,
-    storage_options: Mapping[str, Any] | None,
-    cache_dir: str | os.PathLike[str] | bool | None,
-    cache_bytes: int | str | None,
-) -> Dataset:
-    """Make a set again in another process."""
-    return Dataset(source, storage_options=storage_options, cache_dir=cache_dir, cache_bytes=cache_bytes)
+            await close(storage)
 
 
 def _join(folder: str, name: str) -> str:

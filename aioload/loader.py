@@ -267,8 +267,7 @@ class Loader:
 
     def stats(self) -> LoaderStats:
         """Return what was counted so far."""
-        for name, amount in self._traffic().items():
-            self.counters.set(**{name: amount})
+        self.counters.set(**self._traffic())
         return self.counters.snapshot()
 
     def _traffic(self) -> dict[str, int]:

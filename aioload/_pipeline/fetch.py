@@ -117,10 +117,7 @@ class Fetcher:
             if chunk.failure is not None:
                 number = self._run.pieces.index(chunk.piece)
                 rows = (self._run.piece == number).nonzero()[0].tolist()
-                if _is_about_the_file(chunk.failure):
-                    self._fail_all(rows, chunk.failure)
-                else:
-                    await self._read_singly(rows, chunk.lease)
+                await self._save(rows, chunk.failure, chunk.lease)
         return self._failures
 
     async def _read_all(self, reads: Sequence[Read], raw: Lease) -> None:
@@ -147,11 +144,19 @@ class Fetcher:
             )
         except (StorageError, ShardError) as error:
             let_go(error)
-            if len(read.rows) == 1 or _is_about_the_file(error):
-                self._fail_all(read.rows, error)
-                return
-            _log.debug("a read of %d records failed, reading them singly: %s", len(read.rows), error)
-            await self._read_singly(read.rows, raw)
+            if len(read.rows) == 1:
+                self._fail(read.rows[0], error)
+            else:
+                await self._save(read.rows, error, raw)
+
+    async def _save(self, rows: Sequence[int], error: AioloadError, lease: Lease) -> None:
+        """Bring what can be had of records whose read has failed."""
+        if _is_about_the_file(error):
+            for row in rows:
+                self._fail(row, copy.copy(error))  # each names its record
+            return
+        _log.debug("a read of %d records failed, reading them singly: %s", len(rows), error)
+        await self._read_singly(rows, lease)
 
     async def _read_singly(self, rows: Sequence[int], lease: Lease) -> None:
         """Read records one by one; those that fail carry their error."""
@@ -169,10 +174,6 @@ class Fetcher:
         lease.keep()
         target = self._memory.arena.borrow(place, place + size, lease.release_soon)
         await self._reader.read_into(shard, start, target.data, self._run.order)
-
-    def _fail_all(self, rows: Sequence[int], error: AioloadError) -> None:
-        for row in rows:
-            self._fail(row, copy.copy(error))  # each names its record
 
     def _fail(self, row: int, error: AioloadError) -> None:
         record = int(self._run.table["record"][row])

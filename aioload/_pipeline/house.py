@@ -14,6 +14,7 @@ from .._workers.arena import Arena, ArenaHandle
 from .._workers.jobs import MARK
 from .._workers.layout import foreseen
 from .._workers.pool import PoolOptions, WorkerPool
+from ..storage import close
 from ..storage.threads import DaemonExecutor
 from .careful import Suspects
 from .deliver import Output
@@ -190,6 +191,4 @@ async def _close(storages: Sequence[Storage]) -> None:
     with anyio.CancelScope(shield=True):
         async with anyio.create_task_group() as group:
             for storage in storages:
-                aclose = getattr(storage, "aclose", None)
-                if aclose is not None:
-                    group.start_soon(aclose)
+                group.start_soon(close, storage)

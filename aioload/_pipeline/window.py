@@ -38,7 +38,7 @@ class Chunk:
     piece: Piece
     lease: Lease
     ready: anyio.Event = field(default_factory=anyio.Event)
-    failure: AioloadError | None = None  # its records must then be read one by one
+    failure: AioloadError | None = None  # what can be had of its records is then for their run to find out
 
 
 class Window:

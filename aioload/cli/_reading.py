@@ -11,7 +11,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from ..errors import NotFoundError
 from ..shard.reader import LocalReader, Reader
-from ..storage import Storage, read
+from ..storage import Storage, close, read
 from ..storage.remote import Remote
 
 __all__ = ["open_reader"]
@@ -33,11 +33,11 @@ def open_reader(data: str, storage_options: Mapping[str, Any] | None) -> Iterato
 
     remote = Remote(data, storage_options)
     with start_blocking_portal() as portal:
-        reader = _NetworkReader(remote.open(), portal)
+        storage = remote.open()
         try:
-            yield reader
+            yield _NetworkReader(storage, portal)
         finally:
-            portal.call(reader.aclose)
+            portal.call(close, storage)
 
 
 class _NetworkReader:
@@ -54,12 +54,6 @@ class _NetworkReader:
     def read(self, name: str, start: int, stop: int) -> bytes:
         """Return bytes of a file, fewer where it ends early."""
         return self._portal.call(self._read, name, start, stop)
-
-    async def aclose(self) -> None:
-        """Close the storage."""
-        aclose = getattr(self._storage, "aclose", None)
-        if aclose is not None:
-            await aclose()
 
     async def _read(self, name: str, start: int, stop: int) -> bytes:
         stop = min(stop, await self._storage.size(name))

@@ -167,14 +167,8 @@ class Writer:
 
         try:
             self._append(chunks, [values[name] for name in self._columns])
-        except StorageError:
-            self.abort()
-            raise
-        except OSError as error:
-            self.abort()
-            raise self._folder.translated(error) from error
-        except BaseException:  # an interrupt too may have left half a record
-            self.abort()
+        except BaseException as error:  # an interrupt too may have left half a record
+            self._give_up(error)
             raise
 
     def close(self) -> None:
@@ -190,14 +184,8 @@ class Writer:
         to_json(self._metadata)
         try:
             self._finish()
-        except StorageError:
-            self.abort()
-            raise
-        except OSError as error:
-            self.abort()
-            raise self._folder.translated(error) from error
-        except BaseException:
-            self.abort()
+        except BaseException as error:
+            self._give_up(error)
             raise
 
         self._closed = True
@@ -216,6 +204,12 @@ class Writer:
             self._shard.discard()
         self._folder.clear()
         self._folder.close()
+
+    def _give_up(self, error: BaseException) -> None:
+        """Take everything back; raise what is no error of ours yet as one."""
+        self.abort()
+        if isinstance(error, OSError) and not isinstance(error, StorageError):
+            raise self._folder.translated(error) from error
 
     def _encode(self, sample: Mapping[str, Any], key: str | None) -> dict[str, bytes | memoryview]:
         if key is not None and not isinstance(key, str):

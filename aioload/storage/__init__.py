@@ -1,6 +1,6 @@
 """Where the bytes are: the only code that touches disks and sockets."""
 
-from .base import Storage, check_name, check_range, ends_early, read
+from .base import Storage, check_name, check_range, close, ends_early, read
 from .cache import CacheCounts, Cached
 from .cachefolder import default_cache_folder
 from .lent import Lent
@@ -16,6 +16,7 @@ __all__ = [
     "Storage",
     "check_name",
     "check_range",
+    "close",
     "default_cache_folder",
     "ends_early",
     "read",

@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 
 from ..errors import ConfigError, ShardError
 
-__all__ = ["Storage", "check_name", "check_range", "ends_early", "read"]
+__all__ = ["Storage", "check_name", "check_range", "close", "ends_early", "miscounted", "read"]
 
 _BELIEVED = 64 << 20  # bytes that are set aside without asking whether the file is that long
 
@@ -66,6 +66,13 @@ async def read(storage: Storage, name: str, start: int = 0, stop: int | None = N
     return bytes(buffer)
 
 
+async def close(storage: Storage) -> None:
+    """Close a storage, if it holds anything open."""
+    aclose = getattr(storage, "aclose", None)
+    if aclose is not None:
+        await aclose()
+
+
 def check_name(name: str) -> None:
     """Refuse a name that could lead out of the storage, with a ConfigError."""
     if name in ("", ".") or name.startswith("/") or "\0" in name or ".." in name.split("/"):
@@ -90,3 +97,8 @@ def ends_early(name: str, size: int, stop: int) -> ShardError:
         shard=name,
         offset=size,
     )
+
+
+def miscounted(came: int, wanted: int) -> str:
+    """Say that a server sent another number of bytes than it was asked for."""
+    return f"{came} bytes came where {wanted} were asked for; the server, or something between, counts wrong"

@@ -26,19 +26,21 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.lowlevel
 
 from ..errors import ConfigError, ShardError, StorageError
-from .base import Storage, check_name, check_range, read
+from .base import Storage, check_name, check_range, close, read
 from .cachedfile import CachedFile
-from .cachedisk import CacheCounts, CacheDisk, Identity
+from .cachedisk import CacheCounts, CacheDisk, CacheTally, Identity
 from .extents import Range, joined
 
 __all__ = ["CacheCounts", "Cached"]
 
 _NEAR = 128 << 10  # holes closer together are one request: 3 ms of a 40 MB/s connection, against 50 to ask
+_WISHES = ("max_reads", "first_reads", "max_read_bytes")
 _CLAIM_PATIENCE = 2.0  # for somebody else to fetch what we need too; then we fetch it ourselves
 _LEAST_PATIENCE = 0.1
 _FIRST_WAIT, _LONGEST_WAIT = 0.002, 0.05
@@ -55,6 +57,7 @@ class Cached:
         limit_bytes: what the folder may take of the disk; None: all but the disk's last gibibyte.
         key_of: gives, for a file's name, a stable text that no other file has, without secrets.
         revalidate: ask for the tag of each file once, also of those that are cached whole.
+        tally: counts what this cache does, and others that were given it.
     """
 
     def __init__(
@@ -65,11 +68,12 @@ class Cached:
         key_of: Callable[[str], str],
         *,
         revalidate: bool = False,
+        tally: CacheTally | None = None,
     ) -> None:
         if limit_bytes is not None and limit_bytes <= 0:
             raise ConfigError(f"cache_bytes must be positive, got {limit_bytes}")
         self._storage = storage
-        self._disk = CacheDisk(Path(folder).absolute(), limit_bytes)
+        self._disk = CacheDisk(Path(folder).absolute(), limit_bytes, tally)
         self._key_of = key_of
         self._revalidate = revalidate
         self._files: dict[str, CachedFile] = {}
@@ -77,24 +81,15 @@ class Cached:
         self._asking: dict[tuple[object, str], anyio.Lock] = {}
         self._changed: dict[str, tuple[str | None, str | None]] = {}
 
-    @property
-    def max_reads(self) -> int:
-        """Reads that can be under way at once, where the source says so."""
-        return self._storage.max_reads  # type: ignore[attr-defined,no-any-return]  # else an AttributeError too
-
-    @property
-    def first_reads(self) -> int:
-        """Reads that should be under way at once before anything was measured, where the source says so."""
-        return self._storage.first_reads  # type: ignore[attr-defined,no-any-return]  # as above
-
-    @property
-    def max_read_bytes(self) -> int:
-        """Bytes of a read, from which on two are better, where the source says so."""
-        return self._storage.max_read_bytes  # type: ignore[attr-defined,no-any-return]  # as above
+    def __getattr__(self, name: str) -> Any:
+        """Tell how the source wants to be read, where it says so."""
+        if name not in _WISHES:
+            raise AttributeError(name)
+        return getattr(self._storage, name)
 
     def counts(self) -> CacheCounts:
         """Return what the cache did so far."""
-        return self._disk.counts()
+        return self._disk.tally.counts()
 
     async def size(self, name: str) -> int:
         """Return the bytes of a file."""
@@ -109,8 +104,7 @@ class Cached:
 
     async def get(self, name: str) -> bytes:
         """Return all of a small file, such as a manifest: always from its source, never cached."""
-        get = getattr(self._storage, "get", None)
-        return await (read(self._storage, name) if get is None else get(name))
+        return await read(self._storage, name)
 
     async def read_into(self, name: str, start: int, out: memoryview) -> None:
         """Fill `out`, whole, with the bytes of a file from `start` on."""
@@ -132,14 +126,12 @@ class Cached:
             await self._storage.read_into(name, start, view)
             return
         fetched = await self._fill(name, start, view)
-        self._disk.count(hits=not fetched, misses=fetched > 0, bytes=len(view) - fetched)
+        self._disk.tally.add(hits=not fetched, misses=fetched > 0, bytes=len(view) - fetched)
 
     async def aclose(self) -> None:
         """Close the source and the cache, waiting a bounded time for the disk; twice is free."""
         try:
-            aclose = getattr(self._storage, "aclose", None)
-            if aclose is not None:
-                await aclose()
+            await close(self._storage)
         finally:
             await self._disk.aclose()
 

@@ -30,7 +30,7 @@ from .extents import Range
 from .local import LocalStorage
 from .threads import DaemonExecutor
 
-__all__ = ["CacheCounts", "CacheDisk", "Identity", "Look"]
+__all__ = ["CacheCounts", "CacheDisk", "CacheTally", "Identity", "Look"]
 
 T = TypeVar("T")
 
@@ -64,6 +64,33 @@ class CacheCounts:
     """Ranges that were damaged or could not be read and were fetched again, and writes that failed."""
 
 
+class CacheTally:
+    """Counts what one cache does, or several; usable from any thread."""
+
+    def __init__(self) -> None:
+        self._counts = asdict(CacheCounts())
+        self._lock = threading.Lock()
+
+    def counts(self) -> CacheCounts:
+        """Return what was counted so far."""
+        with self._lock:
+            return CacheCounts(**self._counts)
+
+    def add(self, **more: int) -> None:
+        """Add to what is counted, by the names of `CacheCounts`."""
+        with self._lock:
+            for name, number in more.items():
+                self._counts[name] += number
+
+    def hit(self, num_bytes: int) -> None:
+        """Count a read that found all of its bytes."""
+        # hot: once per read
+        counts = self._counts
+        with self._lock:
+            counts["hits"] += 1
+            counts["bytes"] += num_bytes
+
+
 class Look(NamedTuple):
     """What a look at the disk tells about a range."""
 
@@ -79,9 +106,10 @@ class CacheDisk:
     Args:
         folder: of the cache.
         limit_bytes: what it may take.
+        tally: told of everything.
     """
 
-    def __init__(self, folder: Path, limit_bytes: int | None) -> None:
+    def __init__(self, folder: Path, limit_bytes: int | None, tally: CacheTally | None = None) -> None:
         self.path = folder
         self.on = True
         """Whether there is a cache; once off, it stays so."""
@@ -96,28 +124,14 @@ class CacheDisk:
         )  # who reads must not wait for these
         self._faults = 0
         self._gates = WeakKeyDictionary[asyncio.AbstractEventLoop, anyio.Semaphore]()
-        self._counts = asdict(CacheCounts())
+        self.tally = CacheTally() if tally is None else tally
         self._lock = threading.Lock()
-
-    def counts(self) -> CacheCounts:
-        """Return what was counted so far."""
-        with self._lock:
-            return CacheCounts(**self._counts)
-
-    def count(self, **more: int) -> None:
-        """Add to what is counted, by the names of `CacheCounts`."""
-        with self._lock:
-            for name, number in more.items():
-                self._counts[name] += number
 
     def hit(self, num_bytes: int) -> None:
         """Count a read that found all of its bytes."""
         # hot: once per read
         self._faults = 0
-        counts = self._counts
-        with self._lock:
-            counts["hits"] += 1
-            counts["bytes"] += num_bytes
+        self.tally.hit(num_bytes)
 
     async def find(self, key: str) -> Sequence[CachedFile]:
         """Return the versions of a file that are there, the newest first."""
@@ -199,12 +213,12 @@ class CacheDisk:
         finally:
             self._gate.release()
         if stored is not None:
-            self.count(stored=len(view))
+            self.tally.add(stored=len(view))
         return stored
 
     def fault(self, file: CachedFile, why: object) -> None:
         """Count bytes that are not as they should be."""
-        self.count(errors=1)
+        self.tally.add(errors=1)
         _log.info("bytes of %s in the disk cache are fetched again: %s", file.head.shown, why)
 
     async def aclose(self) -> None:
@@ -272,7 +286,7 @@ class CacheDisk:
             if file is not None and error.errno in _GONE:
                 file.lose()
                 return None
-            self.count(errors=1)
+            self.tally.add(errors=1)
             self._stop_storing(error.strerror or str(error))
             return None
         return file

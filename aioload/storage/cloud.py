@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 import anyio.lowlevel
 
 from ..errors import AioloadError, ClosedError, StorageError
-from .base import check_name, check_range, ends_early
+from .base import check_name, check_range, ends_early, miscounted
 from .faults import fault_of
-from .pins import Pins
+from .pins import Pins, changed
 from .stores import RUNTIME, make_store
 
 if TYPE_CHECKING:
@@ -168,8 +168,7 @@ class CloudStorage:
 
         if filled != wanted:
             raise StorageError(
-                f"{self._place(name)}: {filled} bytes came where {wanted} were asked for; the server, or "
-                "something between, counts wrong",
+                f"{self._place(name)}: {miscounted(filled, wanted)}",
                 shard=name,
                 filled=filled if filled < wanted else 0,
                 cause="another number of bytes than was announced",
@@ -180,7 +179,7 @@ class CloudStorage:
         now = (meta["size"], meta["e_tag"] or meta["version"])
         before = self._pins.pin(name, *now)
         if before != now:
-            raise self._changed(name, before, now)
+            raise changed(name, self._place(name), before, now)
         return now
 
     async def _explained(
@@ -190,19 +189,7 @@ class CloudStorage:
         if pin is None or fault_of(error).status != 412:
             return self._translated(error, name)
         meta = await self._head(self._open_store(name), name)
-        return self._changed(name, pin, (meta["size"], meta["e_tag"] or meta["version"]))
-
-    def _changed(
-        self, name: str, before: tuple[int, str | None], now: tuple[int, str | None]
-    ) -> StorageError:
-        return StorageError(
-            f"source changed: {self._place(name)} was {before[0]} bytes with tag {before[1]} when it was "
-            f"opened, and is {now[0]} bytes with tag {now[1]} now; open the set again",
-            shard=name,
-            before=before[1],
-            now=now[1],
-            final=True,
-        )
+        return changed(name, self._place(name), pin, (meta["size"], meta["e_tag"] or meta["version"]))
 
     def _translated(self, error: Exception, name: str, filled: int = 0) -> AioloadError:
         return fault_of(error).error(name, self._shown, filled=filled)

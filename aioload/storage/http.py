@@ -20,9 +20,9 @@ import anyio.lowlevel
 from ..errors import StorageError
 from .address import Address
 from .answers import Head, same_tag
-from .base import check_name, check_range, ends_early
+from .base import check_name, check_range, ends_early, miscounted
 from .options import NetworkOptions
-from .pins import Pins
+from .pins import Pins, changed
 from .web import BROKEN, Web
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ class HttpStorage:
                 f"bytes {head.start} to {head.stop} came in place of {start} to {stop}; {_NO_RANGES}",
             )
         if head.length is not None and head.length != stop - start:
-            raise self._error(name, answer, _miscounted(head.length, stop - start), final=False)
+            raise self._error(name, answer, miscounted(head.length, stop - start), final=False)
 
     def _check_unasked(self, name: str, answer: ClientResponse, head: Head, start: int, stop: int) -> None:
         """Take a whole file that is just what was asked for, and nothing else in place of a part."""
@@ -227,8 +227,8 @@ class HttpStorage:
         if pin is None:
             await self._web.refused(name, answer)
         if head.tag is not None and not same_tag(pin[1], head.tag):
-            return self._changed(name, pin, (None, head.tag))
-        return self._changed(name, pin, await self._look(name))
+            return changed(name, self._web.place(name), pin, (None, head.tag))
+        return changed(name, self._web.place(name), pin, await self._look(name))
 
     # hot: once per read; measured as DESIGN.md says
     async def _take(self, name: str, answer: ClientResponse, view: memoryview) -> None:
@@ -247,7 +247,7 @@ class HttpStorage:
             raise fault from fault.__cause__
         if filled != wanted:
             raise StorageError(
-                f"{self._web.place(name, answer)}: {_miscounted(filled, wanted)}",
+                f"{self._web.place(name, answer)}: {miscounted(filled, wanted)}",
                 shard=name,
                 status=answer.status,
                 filled=filled if filled < wanted else 0,
@@ -265,27 +265,14 @@ class HttpStorage:
         """Pin what is seen for the first time, and compare it from then on; return what is pinned."""
         pin = self._pins.pin(name, size, tag)
         if pin[0] != size or not same_tag(pin[1], tag):
-            raise self._changed(name, pin, (size, tag))
+            raise changed(name, self._web.place(name), pin, (size, tag))
         return pin
 
     def _compare_tag(self, name: str, tag: str | None) -> None:
         """Compare what there is where the size is not told."""
         pin = self._pins.get(name)
         if pin is not None and not same_tag(pin[1], tag):
-            raise self._changed(name, pin, (None, tag))
-
-    def _changed(
-        self, name: str, before: tuple[int, str | None], now: tuple[int | None, str | None]
-    ) -> StorageError:
-        size = f"{now[0]} bytes with " if now[0] is not None else ""
-        return StorageError(
-            f"source changed: {self._web.place(name)} was {before[0]} bytes with tag {before[1]} when it was "
-            f"opened, and has {size}tag {now[1]} now; open the set again",
-            shard=name,
-            before=before[1],
-            now=now[1],
-            final=True,
-        )
+            raise changed(name, self._web.place(name), pin, (None, tag))
 
     def _error(self, name: str, answer: ClientResponse, what: str, *, final: bool = True) -> StorageError:
         return StorageError(
@@ -299,10 +286,6 @@ class HttpStorage:
 
 _NO_RANGES = "a server that answers no ranges cannot be streamed from"
 _IGNORED = f"the server ignored the range that was asked for; {_NO_RANGES}"
-
-
-def _miscounted(came: int, wanted: int) -> str:
-    return f"{came} bytes came where {wanted} were asked for; the server, or something between, counts wrong"
 
 
 def _is_page(name: str, head: Head) -> bool:

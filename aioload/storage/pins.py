@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 
-__all__ = ["Pins"]
+from ..errors import StorageError
+
+__all__ = ["Pins", "changed"]
 
 
 class Pins:
@@ -25,3 +27,25 @@ class Pins:
 
     def __repr__(self) -> str:
         return f"<Pins files={len(self._pins)}>"
+
+
+def changed(
+    name: str, place: str, before: tuple[int, str | None], now: tuple[int | None, str | None]
+) -> StorageError:
+    """Make the error of a file that is another now.
+
+    Args:
+        name: of the file.
+        place: its address, without anything secret.
+        before: size and tag that are pinned.
+        now: what they are now; no size where it is not known.
+    """
+    size = f"{now[0]} bytes with " if now[0] is not None else ""
+    return StorageError(
+        f"source changed: {place} was {before[0]} bytes with tag {before[1]} when it was opened, and has "
+        f"{size}tag {now[1]} now; open the set again",
+        shard=name,
+        before=before[1],
+        now=now[1],
+        final=True,
+    )

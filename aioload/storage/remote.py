@@ -7,17 +7,17 @@ of each file was seen first, what the link gives, and what went over it.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import asdict
 from typing import Any
 
 from ..machine import parse_bytes
 from .address import Address
 from .base import Storage
-from .cache import CacheCounts, Cached
+from .cache import Cached
+from .cachedisk import CacheTally
 from .cachefolder import default_cache_folder
-from .link import Link, NetworkCounts
+from .link import Link
 from .options import NetworkOptions
 from .pins import Pins
 from .steady import steady
@@ -51,9 +51,7 @@ class Remote:
         self._cache_bytes = None if cache_bytes is None else parse_bytes(cache_bytes, name="cache_bytes")
         self._link = Link(max_in_flight=self._options.max_in_flight)
         self._pins = Pins()
-        self._lock = threading.Lock()
-        self._open: set[_Kept] = set()
-        self._ended = CacheCounts()
+        self._tally = CacheTally()
 
     @property
     def shown(self) -> str:
@@ -76,10 +74,13 @@ class Remote:
         )
         if self._folder is None or fingerprint is None:
             return storage
-        kept = _Kept(self, storage, os.fspath(self._folder), self._cache_bytes, fingerprint)
-        with self._lock:
-            self._open.add(kept)
-        return kept
+        return Cached(
+            storage,
+            self._folder,
+            self._cache_bytes,
+            lambda name: f"{self.key(name)} {fingerprint}",
+            tally=self._tally,
+        )
 
     def counts(self) -> dict[str, int]:
         """Return what went over the network, and what the cache saved, since this was made.
@@ -87,25 +88,14 @@ class Remote:
         Returns:
             Counts by name, as `LoaderStats` has them.
         """
-        with self._lock:
-            caches = [self._ended, *(kept.counts() for kept in self._open)]
-        link = self._link.counts()
-        counts = {each.name: getattr(link, each.name) for each in fields(NetworkCounts)}
-        counts["network_bytes"] = counts.pop("bytes")
-        for each in fields(CacheCounts):
-            counts[f"cache_{each.name}"] = sum(getattr(cache, each.name) for cache in caches)
-        return counts
+        cache = {f"cache_{name}": count for name, count in asdict(self._tally.counts()).items()}
+        network = asdict(self._link.counts())
+        network["network_bytes"] = network.pop("bytes")
+        return network | cache
 
     def key(self, name: str) -> str:
         """Return a text that tells a file from all others, without secrets."""
         return self._address.child(name).key(self._options.endpoint)
-
-    def closed(self, kept: _Kept) -> None:
-        """Keep the counts of a storage that was closed."""
-        with self._lock:
-            if kept in self._open:
-                self._open.remove(kept)
-                self._ended = _sum(self._ended, kept.counts())
 
     def __repr__(self) -> str:
         return f"<Remote {self.shown} {self._link!r}>"
@@ -119,27 +109,3 @@ class Remote:
         from .cloud import CloudStorage
 
         return CloudStorage(self._address, self._options, self._pins)
-
-
-class _Kept(Cached):
-    """A cached storage that tells its place when it closes."""
-
-    def __init__(
-        self, place: Remote, storage: Storage, folder: str, cache_bytes: int | None, fingerprint: str
-    ) -> None:
-        super().__init__(storage, folder, cache_bytes, lambda name: f"{place.key(name)} {fingerprint}")
-        self._place = place
-
-    async def aclose(self) -> None:
-        """Close the source and the cache; twice is free."""
-        try:
-            await super().aclose()
-        finally:
-            self._place.closed(self)
-
-
-def _sum(one: CacheCounts, other: CacheCounts) -> CacheCounts:
-    """Add counts up."""
-    return CacheCounts(
-        **{each.name: getattr(one, each.name) + getattr(other, each.name) for each in fields(CacheCounts)}
-    )

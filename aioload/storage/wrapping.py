@@ -5,15 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import AioloadError
-from .base import Storage, read
+from .base import Storage, close, read
 
 __all__ = ["MOST_READS", "Wrapping", "annotate"]
 
 MOST_READS = 256  # at once, where the storage inside does not say: each takes a connection
-
-
-FIRST_READS = 16  # at once, to begin with: a network answers late, and refuses nobody who asks for so few
-MOST_READ_BYTES = 64 << 20  # for one read: what is too much for a request becomes several side by side
 
 
 class Wrapping:
@@ -23,6 +19,11 @@ class Wrapping:
         storage: the one inside; closed together with this one.
     """
 
+    first_reads = 16
+    """Reads that should be under way at once before anything was measured: a network answers late."""
+    max_read_bytes = 64 << 20
+    """Bytes of a read, from which on two are better: what is too much for a request is split by itself."""
+
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
 
@@ -31,24 +32,12 @@ class Wrapping:
         """Reads that can be under way at once."""
         return int(getattr(self._storage, "max_reads", MOST_READS))
 
-    @property
-    def first_reads(self) -> int:
-        """Reads that should be under way at once before anything was measured."""
-        return FIRST_READS
-
-    @property
-    def max_read_bytes(self) -> int:
-        """Bytes of a read, from which on two are better."""
-        return MOST_READ_BYTES
-
     async def size(self, name: str) -> int:
         """Return the bytes of a file."""
         return await self._storage.size(name)
 
     async def get(self, name: str) -> bytes:
         """Return all of a small file, in one request where the storage can do that."""
-        if hasattr(self._storage, "get"):
-            return bytes(await self._storage.get(name))
         return await read(self._storage, name)
 
     async def version(self, name: str) -> str | None:
@@ -64,8 +53,7 @@ class Wrapping:
 
     async def aclose(self) -> None:
         """Close the storage inside."""
-        if hasattr(self._storage, "aclose"):
-            await self._storage.aclose()
+        await close(self._storage)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} around {self._storage!r}>"
