@@ -91,6 +91,8 @@ class Loader:
             costs vary so much that the consumer waits although workers have time.
         memory_limit: bytes that raw records and batches on their way may take, as a number or a text such as
             "2GiB"; "auto" is 2 GiB or, if that is less, this rank's share of a quarter of what is available.
+            It must hold the raw records of the largest batch there may be, and twice what becomes of them: a
+            smaller one is a `ConfigError` before the first batch, whose `.needed` is the least that works.
         reads: how local files are read: "file" reads them into shared memory; with "mmap" the workers map
             them, and nothing is copied before it is decoded. "auto" maps files on a disk of this machine that
             take no more than a quarter of its memory. Without workers files are read in any case.

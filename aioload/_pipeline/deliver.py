@@ -108,6 +108,7 @@ def deliver_joined(
     assert made.layout is not None
     place, lease = _place(made, memory, on_copy)
     outside = _outside(made, place, lease)
+    charge = memory.charge(outside) if outside else None
     leaves = made.layout.leaves(made.rows)
     texts = iter(made.texts)
     columns = [
@@ -121,10 +122,9 @@ def deliver_joined(
             for part, leaf in zip(parts, leaves, strict=True)
         ]
         batch, size = batch_tree(made.layout, finished), made.size * rows // made.rows
-        lease = None if first else lease  # counted as the user's once
-        charge = memory.charge(outside * rows // made.rows) if outside else None
-        found.append(Delivery(batch, rows, size, lease, outside=charge))
-        first += rows
+        # counted once: all as the user's from the first on, and as waiting until the last has been taken
+        mine, first = None if first else lease, first + rows
+        found.append(Delivery(batch, rows, size, mine, outside=charge if first == made.rows else None))
     return found
 
 

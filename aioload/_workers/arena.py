@@ -64,8 +64,14 @@ class Arena:
             raise ConfigError(f"an arena needs at least one byte, got size={size}", size=size)
         if kind != "auto" and kind not in _OPENERS:
             raise ConfigError(f"kind must be 'auto', 'memfd', 'shm' or 'file', got {kind!r}")
-        fd, found = _open(size, ("memfd", "shm", "file") if kind == "auto" else (kind,), spare)
-        self._map(fd, found, size, spare if found == "memfd" else 0)
+        kinds: tuple[Kind, ...] = ("memfd", "shm", "file") if kind == "auto" else (kind,)
+        fd, found = _open(size, kinds, spare)
+        try:
+            self._map(fd, found, size, spare if found == "memfd" else 0)
+        except ConfigError:  # where a process may map only so much, it is better to have no spare
+            if not spare:
+                raise
+            self._map(*_open(size, kinds, 0), size, 0)
 
     @property
     def fd(self) -> int:
