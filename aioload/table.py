@@ -33,7 +33,7 @@ __all__ = [
 
 Records = NDArray[np.int64]
 
-_AT_A_TIME = 1 << 20
+_AT_A_TIME = 1 << 16  # records: so many sizes stay in a near cache
 
 
 @dataclass(frozen=True, slots=True, eq=False)
