@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,6 +61,11 @@ class ConcatTable(RecordTable):
             if place.sums is not None:
                 sums[rows] = place.sums
         return Place(source, shard, start, stop, sums, record)
+
+    def sizes(self) -> Iterator[NDArray[np.int64]]:
+        """Yield the bytes of each record, some at a time."""
+        for part in self.parts:
+            yield from part.sizes()
 
     def spans(self, first: Records, stop: Records) -> Spans:
         """Return where ranges of records lie; no block has records of two parts."""

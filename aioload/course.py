@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ._pipeline.plan import Plan
 from .batching import Budget, BudgetPart, costs_of
 from .errors import ConfigError
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from .table import Table
 
 __all__ = ["Batching", "Course"]
+
+_BATCHES_AT_ONCE = 1024  # whose sizes are summed up
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,35 @@ class Course:
             drop_last=batching.drop_last,
             pad=batching.pad,
         )
+
+    def largest_batch(self) -> tuple[int, int]:
+        """Return the most rows and the most bytes that a batch of this rank has, whatever the epoch.
+
+        Looks at every record. Where a `Budget` counts anything but bytes, it speaks of the present epoch.
+        """
+        table, rows, batching = self._dataset.table, self._batching.size, self._batching
+        if isinstance(rows, Budget):
+            return self._largest_by_cost(rows)
+        as_they_lie = self.shuffle.mode == "none"
+        most = table.largest(rows, as_they_lie=as_they_lie)
+        if as_they_lie and batching.world_size > 1 and batching.pad:
+            # the last batch may end with one of the epoch's first records, which lies far from the others
+            first = table.largest(1, as_they_lie=True)
+            most = max(most, table.largest(rows - 1, as_they_lie=True) + first if rows > 1 else first)
+        return rows, most
+
+    def _largest_by_cost(self, budget: Budget) -> tuple[int, int]:
+        part, table = self.part(self.epoch, self.start_position), self._table
+        assert isinstance(part, BudgetPart)
+        rows = int(np.diff(part.edges).max(initial=1))
+        if budget.cost == "bytes":
+            return rows, min(int(budget.max_cost), table.data_bytes)
+        order, most = table.order(self.shuffle, self.epoch), 0
+        for first in range(0, len(part.edges) - 1, _BATCHES_AT_ONCE):
+            edges = part.edges[first : first + _BATCHES_AT_ONCE + 1]
+            places = table.places(order.records(np.arange(edges[0], edges[-1], dtype=np.int64)))
+            most = max(most, int(np.add.reduceat(places.stop - places.start, edges[:-1] - edges[0]).max()))
+        return rows, most
 
     def begin(self) -> Plan:
         """Begin the next iteration."""

@@ -17,11 +17,14 @@ from ._pipeline.deliver import to_torch
 from ._pipeline.engine import Engine
 from ._pipeline.exits import close_forgotten, end, remember
 from ._pipeline.house import Settings
+from ._pipeline.needs import Need, foresee
+from ._pipeline.sizes import MOST_PARTS
 from ._workers.context import warm_up
 from ._workers.jobs import Recipe
 from ._workers.pool import PoolOptions
 from .batching import Budget
 from .collection import Collection
+from .compose import Mix
 from .course import Batching, Course
 from .dataset import Dataset
 from .decode import for_kind
@@ -52,6 +55,7 @@ from .sync import SyncLoader
 
 if TYPE_CHECKING:
     from ._pipeline.deliver import Delivery
+    from ._pipeline.needs import Growth
 
 __all__ = ["Loader"]
 
@@ -88,6 +92,8 @@ class Loader:
             costs vary so much that the consumer waits although workers have time.
         memory_limit: bytes that raw records and batches on their way may take, as a number or a text such as
             "2GiB"; "auto" is 2 GiB or, if that is less, this rank's share of a quarter of what is available.
+            It must hold the raw records of the largest batch there may be, and twice what becomes of them: a
+            smaller one is a `ConfigError` before the first batch, whose `.needed` is the least that works.
         reads: how local files are read: "file" reads them into shared memory; with "mmap" the workers map
             them, and nothing is copied before it is decoded. "auto" maps files on a disk of this machine that
             take no more than a quarter of its memory. Without workers files are read in any case.
@@ -347,7 +353,8 @@ class Loader:
 
     def _settings(self) -> Settings:
         table, sources, limit = self.dataset.table, self.dataset.sources, byte_limit(self._memory_limit)
-        labels = table.shards
+        labels, recipe = table.shards, self._recipe()
+        growth = foresee(recipe, self.num_workers, MOST_PARTS)
         if len(sources) > 1:
             pairs = zip(table.shards, table.shard_sources, strict=True)
             labels = tuple(f"{sources[source].source}/{shard}" for shard, source in pairs)
@@ -359,7 +366,7 @@ class Loader:
             record_bytes=table.data_bytes / max(sum(table.lines), 1),
             data_bytes=table.data_bytes,
             reads=self._reads,
-            recipe=self._recipe(),
+            recipe=recipe,
             workers=self._pool_options,
             decide=self._remains.decide,
             prefetch=self._prefetch,
@@ -367,7 +374,17 @@ class Loader:
             window_bytes=self._window_bytes(limit),
             output=to_torch,
             on_kept=warn_once(),
+            need=self._need(growth, limit),
+            growth=growth,
         )
+
+    def _need(self, growth: Growth | None, limit: int) -> Need:
+        """Return what any batch needs on its way; roughly, where much more would fit as well."""
+        if growth is not None and self.batch_size is not None and not isinstance(self.dataset, Mix):
+            rough = Need.of(self.batch_size, self.dataset.table.data_bytes, growth)
+            if rough.run <= limit // 4:
+                return rough
+        return Need.of(*self._course.largest_batch(), growth)
 
     def _window_bytes(self, limit: int) -> int:
         """Return the room for pieces that are read whole: those of all lanes of this rank, or none."""

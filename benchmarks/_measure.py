@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import statistics
 import subprocess
 import sys
 import time
@@ -87,6 +88,8 @@ class Watch:
     """Where the total was highest."""
     shared: int = 0
     """The most shared memory, whatever the total was."""
+    usual: int = 0
+    """The median of shared memory."""
     samples: int = 0
     """How often was looked."""
 
@@ -103,19 +106,20 @@ def watching(interval: float = 0.05) -> Iterator[Watch]:
             yield watch
         finally:
             out, _ = process.communicate()
-            anonymous, shared, file, watch.shared, watch.samples = map(int, out.split())
+            anonymous, shared, file, watch.shared, watch.usual, watch.samples = map(int, out.split())
             watch.peak = Memory(anonymous, shared, file)
 
 
 def _watch(root: int, interval: float) -> None:
     """Look until standard input ends, then print what was the most."""
     os.set_blocking(0, False)
-    watch = Watch()
+    watch, seen_shared = Watch(), [0]
     print("looking", flush=True)
     while os.getppid() == root:
         seen = tree_memory(root, without=(os.getpid(),))
         watch.samples += 1
         watch.shared = max(watch.shared, seen.shared)
+        seen_shared.append(seen.shared)
         if seen.total >= watch.peak.total:
             watch.peak = seen
         with contextlib.suppress(BlockingIOError):
@@ -123,7 +127,8 @@ def _watch(root: int, interval: float) -> None:
                 break
         time.sleep(interval)
     peak = watch.peak
-    print(peak.anonymous, peak.shared, peak.file, watch.shared, watch.samples)
+    usual = int(statistics.median(seen_shared))
+    print(peak.anonymous, peak.shared, peak.file, watch.shared, usual, watch.samples)
 
 
 if __name__ == "__main__":

@@ -3,11 +3,11 @@
     python benchmarks/bounded.py
 
 Sets of records of very different sizes, from 10 bytes to 1 KB, to 1 MB and to 100 MB, are read under limits
-from the smallest power of two that works ("least") to 1 GiB: shuffled, with two workers, by a loop that is
-sometimes slow, so that most is ready then. What counts is shared-anonymous memory of the process tree
-(Pss_Shmem, see `_measure.py`), where raw records and batches are, looked at from outside every 10 ms. Private
-memory is told as well, what the tree had before and at most: decoded values on their way to a batch are in
-there, and what is handed over as private copies.
+from the least that works, as the error of a smaller one names it, to 1 GiB: shuffled, with two workers,
+mapped and read, by a loop that is sometimes slow, so that most is ready then. What counts is shared-anonymous
+memory of the process tree (Pss_Shmem, see `_measure.py`), where raw records and batches are, looked at from
+outside every 10 ms. Private memory is told as well, what the tree had before and at most: decoded values on
+their way to a batch are in there, texts that wait for the loop, and what is handed over as private copies.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import json
 import os
 import sys
 import time
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,8 @@ __all__ = ["LIMITS", "SETS", "measure"]
 SETS = {"10B-1KB": (1000, 20_000, 64), "10B-1MB": (1_000_000, 1_500, 16), "10B-100MB": (100_000_000, 60, 1)}
 """By name: the largest record, how many there are, and the batch size."""
 
-LIMITS = ("least", "8MiB", "32MiB", "64MiB", "256MiB", "1GiB")
+LIMITS = ("least", "1MiB", "8MiB", "32MiB", "64MiB", "256MiB", "1GiB")
+READS = ("mmap", "file")
 SEED, ALLOWED = 3, 1.10
 
 
@@ -51,10 +53,10 @@ def mixed(folder: Path, name: str) -> Path:
     return _data.Places(folder, records).kept(f"mixed-{name}-{SEED}", make) / "packed"
 
 
-def measure(path: Path, name: str, limit: str, seconds: float) -> dict[str, Any]:
+def measure(path: Path, name: str, limit: str, reads: str, seconds: float) -> dict[str, Any]:
     """Read for some seconds under a limit; return the most memory that was seen."""
     batch_size = SETS[name][2]
-    loader = _loader(path, batch_size, limit)
+    loader = _loader(path, batch_size, limit, reads)
     before = tree_memory(os.getpid()).anonymous
     with watching(0.01) as watch, loader.sync() as batches:
         until = time.perf_counter() + seconds
@@ -71,6 +73,7 @@ def measure(path: Path, name: str, limit: str, seconds: float) -> dict[str, Any]
     return {
         "limit_mib": loader.stats().memory_limit / MIB,
         "shared_mib": watch.shared / MIB,
+        "usual_mib": watch.usual / MIB,
         "private_before_mib": before / MIB,
         "private_mib": watch.peak.anonymous / MIB,
         "looks": watch.samples,
@@ -78,23 +81,26 @@ def measure(path: Path, name: str, limit: str, seconds: float) -> dict[str, Any]
     }
 
 
-def _loader(path: Path, batch_size: int, limit: str) -> aioload.Loader:
-    """Open a loader; "least" tries one power of two after the other."""
-    limits: list[int | str] = [1 << power for power in range(16, 35)] if limit == "least" else [limit]
-    for number, allowed in enumerate(limits):
-        loader = aioload.Loader(
-            path, batch_size=batch_size, shuffle=True, num_workers=2, memory_limit=allowed
-        )
-        try:
-            for _ in loader.sync():  # to the end: a limit may turn out too small at a later batch
-                pass
-        except aioload.ConfigError:
-            loader.close()
-            if number + 1 == len(limits):
-                raise
-        else:
-            return loader
-    raise AssertionError("no limit was tried")
+def _loader(path: Path, batch_size: int, limit: str, reads: Any) -> aioload.Loader:
+    """Return a loader that has been through an epoch: a limit may turn out too small at a later batch."""
+    options: dict[str, Any] = {"batch_size": batch_size, "shuffle": True, "num_workers": 2, "reads": reads}
+    allowed: int | str = _least(path, options) if limit == "least" else limit
+    loader = aioload.Loader(path, memory_limit=allowed, **options)
+    for _ in loader.sync():
+        pass
+    return loader
+
+
+def _least(path: Path, options: dict[str, Any]) -> int:
+    """Return the least limit that works, by what the error of a smaller one says."""
+    loader = aioload.Loader(path, memory_limit=1, **options)
+    try:
+        next(iter(loader.sync()))
+    except aioload.ConfigError as error:
+        return int(getattr(error, "needed", 0))
+    finally:
+        loader.close()
+    raise AssertionError("a limit of one byte was not refused")
 
 
 def main() -> int:
@@ -102,31 +108,36 @@ def main() -> int:
     parser.add_argument("--data", type=Path, default=_data.DEFAULT_FOLDER, help="folder to keep the data in")
     parser.add_argument("--seconds", type=float, default=3.0, help="for each row")
     parser.add_argument("--only", help="one of the sets", choices=SETS)
-    parser.add_argument("--case", help="run one row here and print one line of JSON, such as 10B-1KB@8MiB")
+    parser.add_argument(
+        "--case", help="run one row here and print one line of JSON, such as 10B-1KB@8MiB@mmap"
+    )
     options = parser.parse_args()
     if options.case:
-        name, _, limit = options.case.partition("@")
+        name, limit, reads = options.case.split("@")
         try:
-            figures = measure(mixed(options.data, name), name, limit, options.seconds)
+            figures = measure(mixed(options.data, name), name, limit, reads, options.seconds)
         except aioload.ConfigError as error:
             figures = {"unavailable": f"refused: needs {int(getattr(error, 'needed', 0)) / MIB:,.1f} MiB"}
         print(json.dumps(figures))
         return 0
 
-    print("| records | limit MiB | shared MiB at most | of the limit | private MiB, before | at most |")
-    print("|---|---|---|---|---|---|")
+    print(
+        "| records | reads | limit MiB | shared MiB, median | most | of the limit | private, before | most |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
     worst = 0.0
     for name in [options.only] if options.only else SETS:
-        for limit in LIMITS:
+        for limit, reads in product(LIMITS, READS):
             common = ("--data", options.data, "--seconds", options.seconds)
-            found = run_case(Run(name, Path(__file__), f"{name}@{limit}", common))
+            found = run_case(Run(name, Path(__file__), f"{name}@{limit}@{reads}", common))
             if "unavailable" in found:
-                print(f"| {name} | {limit} | {found['unavailable']} | | | |", flush=True)
+                print(f"| {name} | {reads} | {limit} | {found['unavailable']} | | | | |", flush=True)
                 continue
             share = found["shared_mib"] / found["limit_mib"]
             worst = max(worst, share)
             print(
-                f"| {name} | {found['limit_mib']:.2f} | {found['shared_mib']:.2f} | {share:.0%}"
+                f"| {name} | {reads} | {found['limit_mib']:.2f} | {found['usual_mib']:.2f}"
+                f" | {found['shared_mib']:.2f} | {share:.0%}"
                 f" | {found['private_before_mib']:.0f} | {found['private_mib']:.0f} |",
                 flush=True,
             )

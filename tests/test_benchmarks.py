@@ -73,7 +73,7 @@ def test_a_contender_gives_every_sample(data: Path, script: str, name: str, reco
 
 def test_a_limit_is_watched(data: Path) -> None:
     """The shared memory of the pipeline is seen, and is within the limit."""
-    figures = case("bounded.py", "10B-1KB@32MiB", data, "--seconds", 0.5)
+    figures = case("bounded.py", "10B-1KB@32MiB@mmap", data, "--seconds", 0.5)
 
     assert figures["limit_mib"] == 32
     assert 0 < figures["shared_mib"] <= 32 * 1.1

@@ -11,11 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mixes import farthest, make_mix, seen, taken
+from orders import make_index
 
 from aioload import ConfigError
 from aioload.deal import MAX_POSITIONS, Deal, _Tree
+from aioload.mixing import MixTable
 from aioload.order import Shuffle
 from aioload.shares import as_weights, draws_of_epoch, share_out
+from aioload.table import IndexTable
 
 AWKWARD = [
     (0.7, 0.3),
@@ -353,6 +356,26 @@ def test_sources_of_the_same_size_are_shuffled_apart() -> None:
 
     orders = [[record for number, _, record in drawn if number == source] for source in (0, 1)]
     assert sum(a == b for a, b in zip(*orders, strict=True)) < 20
+
+
+@given(
+    st.lists(st.integers(1, 6), min_size=1, max_size=3), st.integers(1, 12), st.sampled_from(["first", "all"])
+)
+def test_no_batch_of_a_mix_is_larger_than_the_largest(counts: list[int], rows: int, stop: str) -> None:
+    """Small sources start over within a batch, so a record may be in it more than once."""
+    parts = [
+        IndexTable(make_index([[10**n + number for n in range(count)]]))
+        for number, count in enumerate(counts)
+    ]
+    table = MixTable(parts, tuple(1.0 + number for number in range(len(parts))), 50, stop)
+    for shuffle in (Shuffle("none", 1), Shuffle("full", 1), Shuffle("block", 1, 2, 100)):
+        order = table.order(shuffle, 0)
+        places = table.places(order.records(np.arange(len(table), dtype=np.int64)))
+        sizes = places.stop - places.start
+
+        most = max(int(sizes[first : first + rows].sum()) for first in range(len(sizes)))
+
+        assert most <= table.largest(rows, as_they_lie=False)
 
 
 def test_a_source_without_records_is_refused() -> None:

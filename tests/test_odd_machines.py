@@ -42,8 +42,8 @@ def take_with_kinds(
     made: list[str] = []
     opened = arena._open
 
-    def note(size: int, kinds: tuple[arena.Kind, ...]) -> tuple[int, arena.Kind]:
-        fd, kind = opened(size, kinds)
+    def note(size: int, kinds: tuple[arena.Kind, ...], spare: int) -> tuple[int, arena.Kind]:
+        fd, kind = opened(size, kinds, spare)
         made.append(kind)
         return fd, kind
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from mixes import make_table
 from orders import make_index
 
+import aioload.table
 from aioload.concat import ConcatTable
 from aioload.order import Blocks, Shuffle
 from aioload.subset import SubsetTable
@@ -258,3 +259,33 @@ def test_empty_sets_do_no_harm() -> None:
     assert table.data_bytes == 400
     assert table.places(every(table)).source.tolist() == [1] * 4
     assert table.blocks(200).firsts.tolist() == [0, 2, 4]
+
+
+# The largest batch ------------------------------------------------------------------------------------
+
+
+@given(tables(), st.integers(1, 40), st.data())
+def test_no_batch_is_larger_than_the_largest(
+    made: tuple[RecordTable, list[tuple[int, int]]], rows: int, data: st.DataObject
+) -> None:
+    """Of neighbours it is the largest sum of so many in a row, else that of the largest records."""
+    whole, _ = made
+    table = data.draw(st.sampled_from([whole, SubsetTable(whole, data.draw(picked(len(whole))))]))
+    places = table.places(every(table))
+    sizes = places.stop - places.start
+    sums = [int(sizes[first : first + rows].sum()) for first in range(max(len(sizes) - rows, 0) + 1)]
+
+    assert np.concatenate(list(table.sizes())).tolist() == sizes.tolist()
+    assert table.largest(rows, as_they_lie=True) == max(sums)
+    assert table.largest(rows, as_they_lie=False) == np.sort(sizes)[-rows:].sum()
+
+
+def test_the_largest_batch_may_cross_what_is_looked_at_in_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes come some at a time; sums and largest records do not depend on how many."""
+    monkeypatch.setattr(aioload.table, "_AT_A_TIME", 3)
+    table = IndexTable(make_index([[1, 1, 9, 8, 7, 1, 1, 5, 6, 1]]))
+
+    assert table.largest(4, as_they_lie=True) == 9 + 8 + 7 + 1
+    assert table.largest(5, as_they_lie=False) == 9 + 8 + 7 + 6 + 5
+    assert table.largest(99, as_they_lie=True) == 40
+    assert IndexTable(make_index([[9, 8, 1, 5, 1, 1]])).largest(3, as_they_lie=False) == 9 + 8 + 5

@@ -20,6 +20,7 @@ from .._workers.layout import NoRoom, pack
 from .._workers.pool import WorkerDied
 from ..errors import AioloadError, NotFoundError, SampleError
 from ..policy import Skipped, Skips
+from .memory import TooSmall
 
 if TYPE_CHECKING:
     from .._workers.jobs import Failure, Outcome
@@ -114,6 +115,8 @@ class Careful:
         """Make the batch of what can be made."""
         try:
             return await self._make()
+        except TooSmall:
+            raise  # it may yet be made in less
         except AioloadError as error:
             return error
 
@@ -174,6 +177,8 @@ class Careful:
             decision = self._decide(error)
             if decision is not None:
                 await self._insert(row, decision[0], stack)
+        except TooSmall:
+            raise
         except AioloadError as raised:
             return raised
         if decision is None:

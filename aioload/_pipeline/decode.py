@@ -6,6 +6,9 @@ unknown make comes back as packed samples, from which one more job makes the bat
 makes the next one a batch of rows. A batch in which a sample does not fit is done again the third way.
 
 A batch over which a worker died, or that lacks samples and may lack them, is left to `careful`.
+
+Whatever takes more memory than a run may have is `TooSmall`: the caller then has each batch made alone, whole
+and with patience, which takes as little as will do.
 """
 
 from __future__ import annotations
@@ -100,6 +103,8 @@ class Decoder:
         failed: dict[int, AioloadError],
         put: Put,
         steps: Container[int],
+        *,
+        alone: bool = False,
     ) -> None:
         """Make the batches of a run and put each, or its error, when it is there.
 
@@ -110,15 +115,17 @@ class Decoder:
             failed: what could not be read, by row of the run's table.
             put: called once for each of these steps, or for the first of several that are joined.
             steps: of the run, those to be made.
+            alone: the run is one batch, which must do with as little memory as possible.
 
         Raises:
             Unmapped: records cannot be had from mapped files; some steps may have been put before.
+            TooSmall: the run needs more memory than it may have; likewise.
         """
-        walk = Walk(self, run, leases, table, put)
+        walk = Walk(self, run, leases, table, put, patient=alone)
         whole = await walk.settle_failed(failed, steps)
         if not whole:
             return
-        count = 1 if len(run.rows) > 1 else self._sizes.parts(run.rows[0])
+        count = 1 if alone or len(run.rows) > 1 else self._parts(run, len(leases[0]))
         if count > 1:
             await walk.make_split(list(walk.parts(whole[0], count)))
             return
@@ -127,11 +134,18 @@ class Decoder:
             for group in walk.groups(parts):
                 await walk.make_whole(group)
 
+    def _parts(self, run: Run, present: int) -> int:
+        """Return into how many jobs a batch is cut: one, if samples and batch have no room side by side."""
+        made = self._sizes.made(run.rows[0], int(run.sizes.sum()))
+        return self._sizes.parts(run.rows[0]) if present + 2 * made <= self._memory.per_run else 1
+
 
 class Walk:
     """One run on its way through the workers."""
 
-    def __init__(self, decoder: Decoder, run: Run, leases: list[Lease], table: int, put: Put) -> None:
+    def __init__(
+        self, decoder: Decoder, run: Run, leases: list[Lease], table: int, put: Put, *, patient: bool
+    ) -> None:
         self._runner = decoder._runner
         self._memory = decoder._memory
         self._sizes = decoder._sizes
@@ -146,6 +160,7 @@ class Walk:
         self._leases = leases
         self._table = table
         self._put = put
+        self._patient = patient
 
     def parts(self, step: int, count: int) -> Iterator[Part]:
         """Cut a batch into `count` parts of nearly equal length."""
@@ -183,7 +198,10 @@ class Walk:
         size = 0
         for part in parts:
             layout = self._sizes.layout
-            more = 0 if layout is None else layout.starts(part.rows)[-1] + self._text_room(layout, part, 1)
+            if layout is not None:
+                more = layout.starts(part.rows)[-1] + self._text_room(layout, part, 1)
+            else:  # guesses share what may be guessed
+                more = self._guess(part, 1) if self._sizes.growth is not None else 0
             if group and size + more > self._memory.guessable:
                 yield group
                 group, size = [], 0
@@ -229,7 +247,9 @@ class Walk:
                     again.append((part, outcome))
                 else:
                     lists = self._texts(part, place, outcome)
-                    made = Made(part.step, part.rows, batch.keep(), len(batch), None, layout, lists)
+                    made = Made(
+                        part.step, part.rows, batch.keep(), len(batch), None, layout, lists, outcome.used
+                    )
                     self._put(part.step, made)
         for part, outcome in again:
             self._note_misfit(part, outcome)
@@ -265,7 +285,7 @@ class Walk:
                     self._note_misfit(whole, outcome)
                 return False
             lists = self._texts(whole, place, outcome)
-            made = Made(whole.step, rows, batch.keep(), size, None, layout, lists)
+            made = Made(whole.step, rows, batch.keep(), size, None, layout, lists, outcome.used)
             self._put(whole.step, Joined(made, tuple(part.rows for part in parts)))
         return True
 
@@ -347,7 +367,8 @@ class Walk:
                 return None
             lists = [self._texts(*one) for one in zip(parts, places, ordered, strict=True)]
             merged = tuple([text for part in column for text in part] for column in zip(*lists, strict=True))
-            return Made(parts[0].step, parts[0].batch_rows, batch.keep(), len(batch), None, layout, merged)
+            used, size = sum(outcome.used for outcome in ordered), len(batch)
+            return Made(parts[0].step, parts[0].batch_rows, batch.keep(), size, None, layout, merged, used)
 
     async def _make_collated(self, parts: list[Part]) -> Made | AioloadError:
         """Make a batch of samples that are packed part by part."""
@@ -439,7 +460,7 @@ class Walk:
         if not pieces:
             with contextlib.ExitStack() as stack:
                 lease = await self.lease(stack, 1)
-                return Made(whole.step, 0, lease.keep(), 0, None, None, (), skipped)
+                return Made(whole.step, 0, lease.keep(), 0, None, None, (), skipped=skipped)
         whole = replace(whole, rows=sum(piece.rows for piece in pieces))
         sources = [(piece.lease, piece.descriptor) for piece in pieces]
         made = await self._collate(whole, sources, sum(piece.used for piece in pieces))
@@ -489,13 +510,20 @@ class Walk:
 
     def _guess(self, part: Part, parts: int) -> int:
         """Return the room to try for a packed part; a guess never takes what its `parts` may really need."""
-        return min(self._sizes.room(part.rows, part.raw_bytes), self._memory.guessable // parts)
+        return self._guessed(self._sizes.room(part.rows, part.raw_bytes), parts)
 
     def _text_room(self, layout: Layout, part: Part, parts: int) -> int:
         """Return the room to try for the texts beside rows."""
         if not layout.has_texts:
             return 0
-        return min(self._sizes.text_room(part.rows, part.raw_bytes), self._memory.guessable // parts)
+        return self._guessed(self._sizes.text_room(part.rows, part.raw_bytes), parts)
+
+    def _guessed(self, room: int, parts: int) -> int:
+        """Return what may be taken of a room that is a guess; all of it, where it is known beforehand."""
+        if self._sizes.growth is not None:
+            return room
+        most = self._memory.guessable // parts
+        return min(room, most, self._memory.left(self._run.order)) if self._patient else min(room, most)
 
     @property
     def _learning(self) -> bool:
@@ -568,7 +596,7 @@ class Walk:
 
     async def lease(self, stack: contextlib.ExitStack, size: int) -> Lease:
         """Lease memory that the stack releases."""
-        lease = await self._memory.lease(size, self._run.order)
+        lease = await self._memory.lease(size, self._run.order, patient=self._patient)
         stack.callback(lease.release)
         return lease
 

@@ -21,7 +21,7 @@ from ..tree import flatten, unflatten
 
 if TYPE_CHECKING:
     from ..policy import Skips
-    from .memory import Lease, Memory
+    from .memory import Charge, Lease, Memory
 
 __all__ = [
     "Delivery",
@@ -50,6 +50,7 @@ class Made:
     tree: Tree | None  # a packed batch, or
     layout: Layout | None  # one of rows
     texts: tuple[list[Any], ...]  # with a layout: the text columns, whole
+    text_bytes: int = 0  # of them
     skipped: Skips = field(default_factory=list)
 
 
@@ -70,6 +71,7 @@ class Delivery:
     size: int
     lease: Lease | None  # the user's from the moment it is taken
     skipped: Skips = field(default_factory=list)
+    outside: Charge | None = None  # for what lies outside of the arena while it waits
 
 
 def to_torch(array: NDArray[Any]) -> Any:
@@ -92,7 +94,9 @@ def to_numpy(array: NDArray[Any]) -> Any:
 def deliver(made: Made, memory: Memory, output: Output, on_copy: Callable[[], None]) -> Delivery:
     """Turn a finished batch into what the user gets. The made batch's lease is used up."""
     place, lease = _place(made, memory, on_copy)
-    return Delivery(_build(made, place, output), made.rows, made.size, lease, made.skipped)
+    outside = _outside(made, place, lease)
+    charge = memory.charge(outside) if outside else None
+    return Delivery(_build(made, place, output), made.rows, made.size, lease, made.skipped, charge)
 
 
 def deliver_joined(
@@ -103,6 +107,8 @@ def deliver_joined(
     made = joined.made
     assert made.layout is not None
     place, lease = _place(made, memory, on_copy)
+    outside = _outside(made, place, lease)
+    charge = memory.charge(outside) if outside else None
     leaves = made.layout.leaves(made.rows)
     texts = iter(made.texts)
     columns = [
@@ -116,8 +122,9 @@ def deliver_joined(
             for part, leaf in zip(parts, leaves, strict=True)
         ]
         batch, size = batch_tree(made.layout, finished), made.size * rows // made.rows
-        found.append(Delivery(batch, rows, size, None if first else lease))  # counted as the user's once
-        first += rows
+        # counted once: all as the user's from the first on, and as waiting until the last has been taken
+        mine, first = None if first else lease, first + rows
+        found.append(Delivery(batch, rows, size, mine, outside=charge if first == made.rows else None))
     return found
 
 
@@ -137,6 +144,17 @@ def _place(made: Made, memory: Memory, on_copy: Callable[[], None]) -> tuple[NDA
         return place, None
     memory.finish(made.lease)
     return memory.arena.borrow(start, start + made.size, made.lease.release_soon), made.lease
+
+
+def _outside(made: Made, place: NDArray[np.uint8], lease: Lease | None) -> int:
+    """Return the bytes of a batch that lie outside of the arena: texts, and the copy if it is one."""
+    size = made.text_bytes if made.tree is None else _text_bytes(made.tree)
+    return size if lease is not None else size + len(place)
+
+
+def _text_bytes(tree: Tree) -> int:
+    texts = sum(leaf.stop - leaf.start for leaf in tree.leaves if leaf.kind in ("text", "bytes"))
+    return texts + len(tree.objects)
 
 
 def without_rows(batch: Any, rows: int) -> Any:

@@ -12,7 +12,7 @@ import cloudpickle
 
 from .._workers.arena import Arena, ArenaHandle
 from .._workers.jobs import MARK
-from .._workers.layout import foreseen
+from .._workers.layout import align, foreseen
 from .._workers.pool import PoolOptions, WorkerPool
 from ..storage import close
 from ..storage.threads import DaemonExecutor
@@ -21,16 +21,18 @@ from .deliver import Output
 from .fetch import Reader
 from .mapped import Mapped, choose
 from .memory import Memory
+from .needs import UNKNOWN, Growth, Need
 from .sizes import Sizes
 from .slots import Slots
 from .tuner import FIRST_READS, Tuner
+from .zones import divide, least, too_small
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from .._workers.jobs import Recipe
     from .._workers.pool import Order
-    from ..errors import AioloadError
+    from ..errors import AioloadError, ConfigError
     from ..stats import Counters
     from ..storage import Storage
 
@@ -59,6 +61,8 @@ class Settings:
     window_bytes: int  # of it, for pieces that are read whole
     output: Output
     on_kept: Callable[[], None]  # warns that batches kept by the user fill the memory
+    need: Need = UNKNOWN  # of any batch, as far as it is known
+    growth: Growth | None = None  # what becomes of records, if that is known
 
 
 class House:
@@ -84,7 +88,10 @@ class House:
         self.counters = counters
         self.memory = memory
         self.labels = settings.labels
-        self.sizes = Sizes(settings.workers.num_workers, settings.record_bytes, memory.limit // 16)
+        self.need = settings.need
+        self.sizes = Sizes(
+            settings.workers.num_workers, settings.record_bytes, memory.limit // 16, settings.growth
+        )
         recipe = settings.recipe
         if recipe.transform is None and recipe.collate is None:
             layout = foreseen(recipe.decoders)
@@ -116,7 +123,13 @@ class House:
         cls, settings: Settings, counters: Counters, stack: contextlib.AsyncExitStack, group: TaskGroup
     ) -> House:
         """Open all parts; the stack closes them in reverse."""
-        arena = stack.enter_context(Arena(settings.memory_limit))
+        zones = divide(
+            settings.memory_limit,
+            settings.need,
+            window=settings.window_bytes,
+            reserved=reserved_bytes(settings.workers),
+        )
+        arena = stack.enter_context(Arena(settings.memory_limit, spare=settings.memory_limit))
         storages = settings.open_storages()
         stack.push_async_callback(_close, storages)
         mapped = choose(
@@ -128,14 +141,17 @@ class House:
             num_workers=settings.workers.num_workers,
             checked=all(settings.recipe.checked),
         )
-        window = settings.window_bytes if mapped is None else 0
+        if mapped is not None:
+            zones = replace(zones, shared=zones.head)  # nothing is read
         counters.set(
             memory_limit=settings.memory_limit,
             num_workers=settings.workers.num_workers,
-            window_bytes=window,
+            window_bytes=zones.shared - zones.head,
             mapped=mapped is not None,
         )
-        memory = Memory(arena, settings.on_kept, window)
+        memory = Memory(arena, settings.on_kept, zones)
+        if settings.need.known:
+            memory.settle()
         house = cls(settings, counters, memory, storages, mapped)
         if settings.workers.num_workers:
             house.pool = house.tuner.pool = house._open_pool(stack)
@@ -148,6 +164,15 @@ class House:
         if self.pool is not None:
             with anyio.CancelScope(shield=True):
                 await self.pool.aclose()
+
+    def enough(self, need: Need) -> int:
+        """Return a limit that is enough for what a batch has told of its need."""
+        return least(need, reserved=reserved_bytes(self.settings.workers), told=True)
+
+    def refusal(self, need: Need) -> ConfigError:
+        """Return the error of a limit that is not."""
+        reserved = reserved_bytes(self.settings.workers)
+        return too_small(self.memory.limit, need, reserved=reserved, told=True)
 
     def enter(self, order: Order, is_due: Callable[[], bool]) -> None:
         """Note that a run is under way.
@@ -184,6 +209,11 @@ class House:
         recipe = cloudpickle.dumps(replace(self.settings.recipe, paths=paths))
         handle = ArenaHandle(self.memory.arena)
         return WorkerPool(options, handle, marks, recipe, threads, lambda: self.counters.add(restarts=1))
+
+
+def reserved_bytes(workers: PoolOptions) -> int:
+    """Return the bytes of the arena that are set aside for good: the workers' marks."""
+    return (workers.most_workers or workers.num_workers) * align(MARK.itemsize)
 
 
 async def _close(storages: Sequence[Storage]) -> None:

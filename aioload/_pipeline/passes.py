@@ -19,15 +19,14 @@ import anyio
 import numpy as np
 
 from .._workers.files import Unmapped
-from .._workers.jobs import TABLE
 from .._workers.layout import align
-from ..errors import AioloadError, ConfigError
-from ..table import largest_batch
+from ..errors import AioloadError
 from .decode import Decoder
 from .deliver import Delivery, Joined, Made, deliver, deliver_joined
 from .fetch import Fetcher
 from .house import MAX_READ_BYTES
-from .memory import enough_for
+from .memory import TooSmall
+from .needs import Need
 from .plan import merge, plan_run
 from .window import Window
 
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
     from numpy.typing import NDArray
 
-    from .._workers.pool import Runner
+    from .._workers.pool import Order, Runner
     from .decode import Put
     from .fetch import Failures
     from .house import House
@@ -146,8 +145,8 @@ class Pass:
         while step < self.handover.stop:
             stop = await self._until_near(step)
             mapped = self._house.mapped
-            pieces = mapped is None or mapped.cold
-            run = plan_run(self.plan, step, stop, order=(self._number, number), with_pieces=pieces)
+            run = self._planned(step, stop, (self._number, number))
+            stop = run.steps.stop
             self._house.enter(run.order, partial(self._is_due, step))
             try:
                 brought = await self._admit(run, window)
@@ -164,35 +163,69 @@ class Pass:
             group.start_soon(self._walk, run, brought)
             step, number = stop, number + 1
 
-    async def _admit(self, run: Run, window: Window) -> _Brought:
-        """Take memory for a run, and let reads of its pieces begin."""
+    def _planned(self, step: int, stop: int, order: Order) -> Run:
+        """Plan a run from a step on; it ends before `stop` where so much would not fit into memory."""
         mapped = self._house.mapped
-        if mapped is not None and mapped.serves(run):
-            run.table["mapped"] = 1
-            run.table["start"], run.table["stop"] = run.offsets, run.offsets + run.sizes
-            return _Brought(await self._house.memory.lease(run.table.nbytes, run.order), 0, (), ())
-        chunks, rows = window.admit(run)
+        pieces = mapped is None or mapped.cold
+        while True:
+            run = plan_run(self.plan, step, stop, order=order, with_pieces=pieces)
+            if stop == step + 1 or self._needs(run) <= self._house.memory.per_run:
+                return run
+            stop = (step + stop + 1) // 2
+
+    def _needs(self, run: Run) -> int:
+        """Return what a run needs on its way, as far as that is known: its batches are made one by one."""
+        batches = np.add.reduceat(run.sizes, np.cumsum([0, *run.rows[:-1]]))
+        made = self._house.sizes.made(max(run.rows), int(batches.max()))
+        return int(batches.sum()) + run.table.nbytes + 2 * made
+
+    async def _admit(self, run: Run, window: Window) -> _Brought | None:
+        """Take memory for a run, and let reads of its pieces begin; None if its batches must come alone."""
+        chunks: Sequence[Chunk] = ()
         try:
+            if self._map(run):
+                return await self._bring_table(run)
+            chunks, rows = window.admit(run)
             return await self._place(run, rows, chunks)
-        except BaseException:
+        except BaseException as error:
             for chunk in chunks:
                 chunk.lease.release()
+            if isinstance(error, TooSmall):
+                return None
             raise
 
-    async def _place(self, run: Run, rows: NDArray[np.int64], chunks: Sequence[Chunk] = ()) -> _Brought:
+    def _map(self, run: Run) -> bool:
+        """Let workers map the shards of a run, if they may."""
+        mapped = self._house.mapped
+        if mapped is None or not mapped.serves(run):
+            return False
+        run.table["mapped"] = 1
+        run.table["start"], run.table["stop"] = run.offsets, run.offsets + run.sizes
+        return True
+
+    async def _bring_table(self, run: Run, *, alone: bool = False) -> _Brought:
+        """Take memory for the table of a run whose records are mapped."""
+        raw = await self._house.memory.lease(run.table.nbytes, run.order, patient=alone)
+        return _Brought(raw, 0, (), ())
+
+    async def _place(
+        self, run: Run, rows: NDArray[np.int64], chunks: Sequence[Chunk] = (), *, alone: bool = False
+    ) -> _Brought:
         """Take memory for these rows of a run, and write where they will lie into its table."""
-        reads, raw_bytes = merge(run, rows, max_gap_bytes=_MAX_GAP_BYTES, max_read_bytes=MAX_READ_BYTES)
-        raw = await self._house.memory.lease(align(raw_bytes) + run.table.nbytes, run.order)
+        gap = 0 if alone else _MAX_GAP_BYTES
+        reads, raw_bytes = merge(run, rows, max_gap_bytes=gap, max_read_bytes=MAX_READ_BYTES)
+        size = align(raw_bytes) + run.table.nbytes
+        raw = await self._house.memory.lease(size, run.order, patient=alone)
         run.table["start"][rows] += np.uint64(raw.span.start)
         run.table["stop"][rows] += np.uint64(raw.span.start)
         return _Brought(raw, align(raw_bytes), reads, chunks)
 
-    async def _walk(self, run: Run, brought: _Brought) -> None:
+    async def _walk(self, run: Run, brought: _Brought | None) -> None:
         """Take a run through the pipeline."""
         missing = set(run.steps)
 
         def put(step: int, result: Made | Joined | AioloadError) -> None:
-            items = self._deliver(result)
+            items = self._deliver(step, result)
             missing.difference_update(range(step, step + len(items)))
             told = [
                 self._told(item, place) if isinstance(item, AioloadError) else item
@@ -201,12 +234,9 @@ class Pass:
             self.handover.put(step, *told)
 
         try:
-            try:
-                await self._make(run, brought, put, missing)
-            except Exception as error:
-                if not isinstance(first_of(error), Unmapped):
-                    raise
-                await self._make_read(run, put, missing)
+            if brought is None or not await self._make_together(run, brought, put, missing):
+                for step in sorted(missing):
+                    await self._make_alone(step, run.order, put)
         except Exception as error:
             failure = as_ours(error)
             for step in sorted(missing):
@@ -214,7 +244,47 @@ class Pass:
         finally:
             self._house.leave(run.order)
 
-    async def _make(self, run: Run, brought: _Brought, put: Put, steps: set[int]) -> None:
+    async def _make_together(self, run: Run, brought: _Brought, put: Put, steps: set[int]) -> bool:
+        """Make the steps of a run; return False if some are left that must be made alone."""
+        try:
+            await self._make(run, brought, put, steps)
+        except Exception as error:
+            if isinstance(first_of(error), Unmapped):
+                self._refuse_to_map(run)
+            elif not isinstance(first_of(error), TooSmall):
+                raise
+            return False
+        return True
+
+    async def _make_alone(self, step: int, order: Order, put: Put) -> None:
+        """Make one batch with as little memory as will do, all of which may be the head's.
+
+        It waits until it gets that: no other way is left.
+        """
+        await self._house.memory.until_gone(order)
+        run = plan_run(self.plan, step, step + 1, order=order, with_pieces=False)
+        if self._map(run):
+            try:
+                await self._make(run, await self._bring_table(run, alone=True), put, {step}, alone=True)
+            except Exception as error:
+                if not isinstance(first_of(error), Unmapped):
+                    raise
+            else:
+                return
+            self._refuse_to_map(run)
+            await self._house.memory.until_gone(order)
+        brought = await self._place(run, np.arange(len(run.table)), alone=True)
+        await self._make(run, brought, put, {step}, alone=True)
+
+    def _refuse_to_map(self, run: Run) -> None:
+        """Have the shards of a run read from now on."""
+        run.table["mapped"] = 0
+        if self._house.mapped is not None:
+            self._house.mapped.refuse(run)
+
+    async def _make(
+        self, run: Run, brought: _Brought, put: Put, steps: set[int], *, alone: bool = False
+    ) -> None:
         """Make steps of a run of what was brought for it, which is let go at the end."""
         memory, raw, chunks = self._house.memory, brought.raw, brought.chunks
         try:
@@ -224,45 +294,47 @@ class Pass:
             table = raw.span.start + brought.table
             memory.arena.array[table : table + run.table.nbytes] = run.table.view(np.uint8)
             leases = [raw, *(chunk.lease for chunk in chunks)]
-            await self._decoder.make(run, leases, table, failures, put, set(steps))
+            await self._decoder.make(run, leases, table, failures, put, set(steps), alone=alone)
         finally:
             raw.release()
             for chunk in chunks:
                 chunk.lease.release()
 
-    async def _make_read(self, run: Run, put: Put, steps: set[int]) -> None:
-        """Make steps of a run whose records could not be had from mapped files."""
-        if self._house.mapped is not None:
-            self._house.mapped.refuse(run)
-        run.table["mapped"] = 0
-        brought = await self._place(run, np.arange(len(run.table)))
-        await self._make(run, brought, put, steps)
-
-    def _deliver(self, result: Made | Joined | AioloadError) -> list[Item]:
+    def _deliver(self, step: int, result: Made | Joined | AioloadError) -> list[Item]:
         if isinstance(result, AioloadError):
             return [result]
         memory, output = self._house.memory, self._house.settings.output
         try:
             if isinstance(result, Joined):
+                self._check_first(step, result.made, result.rows[0])
                 return [*deliver_joined(result, memory, output, self._count_copy)]
+            self._check_first(step, result, result.rows)
             return [deliver(result, memory, output, self._count_copy)]
         except Exception as error:
             failed = as_ours(error)
             steps = len(result.rows) if isinstance(result, Joined) else 1
             return [copy(failed) for _ in range(steps)]  # each is told its own step
 
+    def _check_first(self, step: int, made: Made, rows: int) -> None:
+        """Refuse the limit where the first batch of all shows that there is no room for a larger one.
+
+        Later nothing is refused.
+        """
+        house = self._house
+        if house.memory.settled or self._before is not None or step != self.handover.due:
+            return
+        need = house.need.with_made(made.size * rows // max(made.rows, 1))
+        if house.enough(need) > house.memory.limit:
+            made.lease.release()
+            raise TooSmall("", needs=need.run)
+        house.memory.settle()
+
     def _told(self, error: AioloadError, step: int) -> AioloadError:
         """Return an error as it is put at a step; one about memory names a limit for all."""
-        if isinstance(error, ConfigError) and "needed" in error.facts:
-            memory, rows = self._house.memory, self.plan.part.batch_size
-            largest = largest_batch(self.plan.table, rows)
-            needs = self._house.sizes.needs(largest) + 4 * rows * TABLE.itemsize
-            enough = max(enough_for(needs), error.facts["needed"])
-            error = ConfigError(
-                f"memory_limit of {memory.limit} bytes cannot hold what a batch needs on its way: up to "
-                f"{largest} bytes of records, samples made of them and the batch; {enough} bytes are enough",
-                needed=enough,
-            )
+        if isinstance(error, TooSmall):
+            house = self._house
+            need = house.need.with_made(house.sizes.made(self.plan.part.batch_size, house.need.raw))
+            error = house.refusal(Need(max(need.run, error.facts["needs"])))
         error.step, error.facts = step, {**error.facts, "step": step}
         return error
 

@@ -5,13 +5,18 @@ Nothing here decides what is in a batch, only how the work on it is cut.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from .._workers.layout import Layout, align
 
-__all__ = ["Sizes"]
+if TYPE_CHECKING:
+    from .needs import Growth
+
+__all__ = ["MOST_PARTS", "Sizes"]
 
 _REMEMBERED = 1024  # records whose cost decides: where one in fifty is costly, their mean is within a third
 _JOB_SECONDS = 0.05  # of work in one job: the way to a worker and back (0.3 ms) stays under 1%
-_MAX_PARTS = 4  # of a batch of known cost: several batches are in work, more would only add messages
+MOST_PARTS = 4  # of a batch of known cost: several batches are in work, more would only add messages
 _RUN_BYTES = 16 << 20  # of raw records in a run of several batches: four large reads
 _FIRST_BYTES = 256 << 10  # of raw records in the first run
 _FIRST_GROWTH = 8  # decoded bytes per raw byte before anything was decoded; what is not used is not touched
@@ -27,12 +32,16 @@ class Sizes:
         num_workers: processes that share the work; 0 counts as one.
         record_bytes: mean size of a raw record.
         max_run_bytes: raw bytes that one run may bring in.
+        growth: what becomes of records, if that is known beforehand.
     """
 
-    def __init__(self, num_workers: int, record_bytes: float, max_run_bytes: int) -> None:
+    def __init__(
+        self, num_workers: int, record_bytes: float, max_run_bytes: int, growth: Growth | None = None
+    ) -> None:
         self._workers = max(num_workers, 1)
         self._record_bytes = max(record_bytes, 1.0)
         self._run_bytes = min(_RUN_BYTES, max_run_bytes)
+        self.growth = growth
         self._records = self._seconds = 0.0  # of the jobs of late
         self._sample_bytes: float | None = None  # largest mean per record in a packed outcome
         self._growth = 0.0  # largest size of a packed outcome in raw bytes; 0: unknown
@@ -101,26 +110,36 @@ class Sizes:
         """Return into how many jobs one batch should be cut."""
         if self._record_seconds is None:
             return max(1, min(rows, self._workers))
-        return max(1, min(rows, _MAX_PARTS, int(rows * self._record_seconds / _JOB_SECONDS)))
+        return max(1, min(rows, MOST_PARTS, int(rows * self._record_seconds / _JOB_SECONDS)))
 
     def batch_bytes(self, rows: int) -> float:
         """Return a guess of what a batch holds: raw records, and what was made of them."""
         made = 0.0 if self._sample_bytes is None else rows * self._sample_bytes
         return rows * self._record_bytes + (made if self._layout is None else self._layout.starts(rows)[-1])
 
+    def made(self, rows: int, raw_bytes: int) -> int:
+        """Return what becomes of records, as rows or packed samples: at most if it is known, else so far."""
+        if self.growth is not None:
+            return self.growth.made(rows, raw_bytes)
+        if self._sample_bytes is None:
+            return 0
+        # where records differ much in size, what is made of them may follow it or not
+        by_rows, by_bytes = rows * self._sample_bytes, raw_bytes * self._growth
+        return int(min(by_rows, by_bytes) if by_bytes else by_rows)
+
     def room(self, records: int, raw_bytes: int) -> int:
-        """Return a guess of the bytes that a packed outcome needs."""
+        """Return the bytes that a packed outcome needs, at most if that is known, or else a guess."""
+        if self.growth is not None:
+            return align(self.growth.part(records, raw_bytes))
         if self._sample_bytes is None:
             return align(raw_bytes * _FIRST_GROWTH + _ROOM)
-        return align(int(records * self._sample_bytes * _MARGIN) + _ROOM)
+        return align(int(self.made(records, raw_bytes) * _MARGIN) + _ROOM)
 
     def text_room(self, records: int, raw_bytes: int) -> int:
-        """Return a guess of the bytes that the texts of rows need."""
+        """Return the bytes that the texts of rows need, at most if that is known, or else a guess."""
+        if self.growth is not None and self.growth.exact:
+            return align(self.growth.part_texts(records, raw_bytes))
         if not self._text_bytes:
             return align(raw_bytes + 16 * records + 1024)
-        return align(int(records * self._text_bytes * _MARGIN) + 1024)
-
-    def needs(self, raw_bytes: int) -> int:
-        """Return a guess of what a batch needs on its way: raw records, their samples, and the batch."""
-        grown = raw_bytes * (self._growth or _FIRST_GROWTH) * _MARGIN
-        return align(raw_bytes) + 2 * align(int(grown) + _ROOM) + _ROOM
+        guess = align(int(records * self._text_bytes * _MARGIN) + 1024)
+        return guess if self.growth is None else min(guess, self.growth.part_texts(records, raw_bytes))

@@ -81,8 +81,11 @@ class Turns:
     def taken(self, item: Item) -> None:
         """Note, from the user's thread, that a step was taken."""
         memory, passes = self._house.memory, (self._current, self._ahead)
-        if isinstance(item, Delivery) and item.lease is not None:
-            memory.hold_later(item.lease)
+        if isinstance(item, Delivery):
+            if item.lease is not None:
+                memory.hold_later(item.lease)
+            if item.outside is not None:
+                item.outside.end()
         # waking the loop costs more than all else that is done for a small batch
         gone_on = any(one is not None and one.may_go_on for one in passes)
         if memory.short or gone_on or self._house.tuner.due:

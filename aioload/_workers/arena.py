@@ -51,6 +51,7 @@ class Arena:
     Args:
         size: bytes; a promise of room only as far as the kind sets it aside.
         kind: "memfd", "shm" or "file" takes that kind or fails; "auto" takes the first of them that works.
+        spare: bytes more, behind `size`, that cost nothing before they are touched; none but in a memfd.
 
     Raises:
         ConfigError: there is no room for `size` bytes; `.size`, `.place` and `.cause` say what was tried.
@@ -58,12 +59,19 @@ class Arena:
 
     _mapping: mmap.mmap | None = None
 
-    def __init__(self, size: int, *, kind: Kind | Literal["auto"] = "auto") -> None:
+    def __init__(self, size: int, *, kind: Kind | Literal["auto"] = "auto", spare: int = 0) -> None:
         if size < 1:
             raise ConfigError(f"an arena needs at least one byte, got size={size}", size=size)
         if kind != "auto" and kind not in _OPENERS:
             raise ConfigError(f"kind must be 'auto', 'memfd', 'shm' or 'file', got {kind!r}")
-        self._map(*_open(size, ("memfd", "shm", "file") if kind == "auto" else (kind,)), size)
+        kinds: tuple[Kind, ...] = ("memfd", "shm", "file") if kind == "auto" else (kind,)
+        fd, found = _open(size, kinds, spare)
+        try:
+            self._map(fd, found, size, spare if found == "memfd" else 0)
+        except ConfigError:  # where a process may map only so much, it is better to have no spare
+            if not spare:
+                raise
+            self._map(*_open(size, kinds, 0), size, 0)
 
     @property
     def fd(self) -> int:
@@ -131,7 +139,7 @@ class Arena:
         """
         array = self.array
         self._check_range(start, stop)
-        first, last = _page_up(start), stop if stop == self.size else stop - stop % mmap.PAGESIZE
+        first, last = _page_up(start), stop if stop == self.size + self.spare else stop - stop % mmap.PAGESIZE
         if self.kind == "memfd" and first < last:
             _advise(array, first, last, mmap.MADV_REMOVE)
 
@@ -154,12 +162,12 @@ class Arena:
     def __repr__(self) -> str:
         return f"<Arena kind={self.kind} size={self.size}{' closed' if self.closed else ''}>"
 
-    def _map(self, fd: int, kind: Kind, size: int) -> None:
+    def _map(self, fd: int, kind: Kind, size: int, spare: int) -> None:
         """Map what `fd` stands for and own the descriptor from now on."""
-        self.size, self.kind, self._fd = size, kind, fd
+        self.size, self.spare, self.kind, self._fd = size, spare, kind, fd
         self._close_fd = weakref.finalize(self, os.close, fd)
         try:
-            mapping = mmap.mmap(fd, size)
+            mapping = mmap.mmap(fd, size + spare)
         except OSError as error:
             self._close_fd()
             raise _no_room(size, [(kind, error)]) from error
@@ -173,7 +181,7 @@ class Arena:
         return self._mapping
 
     def _check_range(self, start: int, stop: int) -> None:
-        if not 0 <= start <= stop <= self.size:
+        if not 0 <= start <= stop <= self.size + self.spare:
             raise ValueError(f"bytes {start} to {stop} are not a range of an arena of {self.size} bytes")
 
 
@@ -205,30 +213,30 @@ class ArenaHandle:
                 "pass it to the process or the pool's initialiser, not to a task",
             )
         arena = self.attach()
-        return _arrive, (reduction.DupFd(arena.fd), arena.kind, arena.size)
+        return _arrive, (reduction.DupFd(arena.fd), arena.kind, arena.size, arena.spare)
 
 
-def _arrive(duplicate: Any, kind: Kind, size: int) -> ArenaHandle:
+def _arrive(duplicate: Any, kind: Kind, size: int, spare: int) -> ArenaHandle:
     """Make the handle again in the child; nothing is mapped yet."""
     handle = ArenaHandle.__new__(ArenaHandle)
-    handle._arena, handle._arrived = None, lambda: _attach(duplicate.detach(), kind, size)
+    handle._arena, handle._arrived = None, lambda: _attach(duplicate.detach(), kind, size, spare)
     return handle
 
 
-def _attach(fd: int, kind: Kind, size: int) -> Arena:
+def _attach(fd: int, kind: Kind, size: int, spare: int) -> Arena:
     # it was inherited to get here; programs that user code starts have no business with it
     os.set_inheritable(fd, False)
     arena = Arena.__new__(Arena)
-    arena._map(fd, kind, size)
+    arena._map(fd, kind, size, spare)
     return arena
 
 
-def _open(size: int, kinds: tuple[Kind, ...]) -> tuple[int, Kind]:
+def _open(size: int, kinds: tuple[Kind, ...], spare: int) -> tuple[int, Kind]:
     """Open the first kind that works."""
     failures: list[tuple[Kind, OSError]] = []
     for kind in kinds:
         try:
-            return _OPENERS[kind](size), kind
+            return _OPENERS[kind](size + spare if kind == "memfd" else size), kind
         except OSError as error:
             failures.append((kind, error))
     raise _no_room(size, failures) from failures[-1][1]

@@ -370,8 +370,12 @@ def texts(place: NDArray[np.uint8], leaf: Leaf) -> list[Any]:
             found += values[first : first + some].tolist()
         return found
     ends = table.tolist()
-    data = place[head : leaf.stop].tobytes()
     starts = [0, *ends][:-1]
+    if size >= _ROW_BY_ROW:  # a second copy of all would cost more than many small ones
+        memory, encoding = place[head : leaf.stop].data, ("utf-8", "surrogatepass")
+        pieces = [memory[start:stop] for start, stop in zip(starts, ends, strict=True)]
+        return [bytes(piece) if leaf.kind == "bytes" else str(piece, *encoding) for piece in pieces]
+    data = place[head : leaf.stop].tobytes()
     if leaf.kind == "bytes":
         return [data[start:stop] for start, stop in zip(starts, ends, strict=True)]
     return [
@@ -481,7 +485,8 @@ def _joined(kind: str, values: list[Any]) -> tuple[NDArray[np.uint64], list[byte
     blobs = [str.encode(value, "utf-8", "surrogatepass") for value in values] if kind == "text" else values
     ends = np.cumsum(np.fromiter(map(len, blobs), np.uint64, len(blobs)), dtype=np.uint64)
     size = int(ends[-1]) if len(blobs) else 0
-    return ends, [b"".join(blobs)], 8 * len(blobs) + size
+    whole = blobs if size >= _ROW_BY_ROW * len(blobs) else [b"".join(blobs)]
+    return ends, whole, 8 * len(blobs) + size
 
 
 def _pack_texts(

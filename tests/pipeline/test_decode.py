@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from aioload._pipeline.memory import TooSmall
 from aioload._workers.jobs import Collate, Decode
-from aioload.errors import ConfigError, SampleError, ShardError
+from aioload.errors import SampleError, ShardError
 
 from .runs import make_recipe, walked
 
@@ -140,15 +141,15 @@ async def test_a_run_of_many_batches_needs_room_for_one() -> None:
 
 @pytest.mark.parametrize("workers", [1, 3])
 async def test_a_batch_that_cannot_have_room_is_a_config_error(workers: int) -> None:
-    """A limit that is too small for a batch is told with one that is enough."""
+    """A batch that needs more than a run may have tells how much that is."""
     with walked(make_recipe(FIELDS, growing), workers=workers, limit=1 << 20) as walk:
-        with pytest.raises((ConfigError, ExceptionGroup)) as caught:
+        with pytest.raises((TooSmall, ExceptionGroup)) as caught:
             await walk.make([SAMPLES])
 
         error: Any = caught.value
         found = error.exceptions[0] if isinstance(error, ExceptionGroup) else error
-        assert isinstance(found, ConfigError)
-        assert found.needed > 1 << 20  # type: ignore[attr-defined]  # a fact
+        assert isinstance(found, TooSmall)
+        assert found.facts["needs"] > walk.memory.per_run
 
 
 @pytest.mark.parametrize("workers", [1, 2, 8])

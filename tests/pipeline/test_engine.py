@@ -18,6 +18,7 @@ from fakes import FaultyStorage, GateStorage
 from aioload._pipeline.deliver import Delivery, to_numpy
 from aioload._pipeline.engine import Engine
 from aioload._pipeline.house import Settings
+from aioload._pipeline.needs import UNKNOWN, Need
 from aioload._pipeline.passes import Item
 from aioload._pipeline.plan import Plan
 from aioload._pipeline.reorder import Handover
@@ -124,6 +125,7 @@ def engine(
     window_bytes: int = 0,
     recipe: Recipe | None = None,
     on_kept: Callable[[], None] = int,
+    need: Need = UNKNOWN,
 ) -> Iterator[User]:
     """Start an engine over files in memory, and close it."""
     open_storage = files if callable(files) else lambda: MemoryStorage(files)
@@ -143,6 +145,7 @@ def engine(
         window_bytes=window_bytes,
         output=to_numpy,
         on_kept=on_kept,
+        need=need,
     )
     counters = Counters()
     started = Engine(settings, counters)
@@ -317,9 +320,10 @@ def test_a_user_who_keeps_all_batches_gets_all() -> None:
 def test_a_limit_too_small_for_a_batch_is_a_config_error_that_helps() -> None:
     """The limit that the error names is enough."""
     index, files = packed(16, width=10_000)
-    with engine(index, files, memory_limit=400_000) as user:
+    need = Need.of(8, int(index.positions[8]), None)
+    with engine(index, files, memory_limit=400_000, need=need) as user:
         error = user.take(user.open(planned(index, 8)), 1)[0]
-    with engine(index, files, memory_limit=error.needed) as user:
+    with engine(index, files, memory_limit=error.needed, need=need) as user:
         found = user.labels(user.open(planned(index, 8)))
 
     assert isinstance(error, ConfigError)

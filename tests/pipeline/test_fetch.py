@@ -14,9 +14,11 @@ from orders import make_index
 
 from aioload._pipeline.fetch import Failures, Fetcher, Reader
 from aioload._pipeline.memory import Memory
+from aioload._pipeline.needs import UNKNOWN
 from aioload._pipeline.plan import Plan, Run, merge, plan_run
 from aioload._pipeline.slots import Slots
 from aioload._pipeline.window import Window
+from aioload._pipeline.zones import divide
 from aioload._workers.arena import Arena
 from aioload.errors import ClosedError, NotFoundError, ShardError, StorageError
 from aioload.order import Shuffle
@@ -69,7 +71,7 @@ async def fetched(
     """Fetch a run into an arena; what was leased for it must come back."""
     slots = Slots(2)
     with Arena(1 << 20) as arena:
-        memory = Memory(arena, int, window)
+        memory = Memory(arena, int, divide(1 << 20, UNKNOWN, window=window))
         reader = Reader(storages, shards, sources, slots, [1 << 20] * len(storages), counters or Counters())
         async with anyio.create_task_group() as group:
             pieces = Window(memory, reader.read_into, group)

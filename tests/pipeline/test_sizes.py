@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aioload._pipeline.needs import Growth
 from aioload._pipeline.sizes import Sizes
 from aioload._workers.layout import Layout, learn
 
@@ -49,7 +50,7 @@ def test_whatever_was_measured_work_is_cut_into_something(
     assert 1 <= sizes.steps_per_run(rows) <= 1 << 18
     assert sizes.room(rows, 0) % 64 == 0 < sizes.room(rows, 0)
     assert sizes.text_room(rows, 0) % 64 == 0 < sizes.text_room(rows, 0)
-    assert sizes.needs(0) % 64 == 0 < sizes.needs(0)
+    assert sizes.made(rows, 0) >= 0
 
 
 def test_tiny_batches_walk_together() -> None:
@@ -93,15 +94,28 @@ def test_room_follows_the_largest_outcome() -> None:
     assert sizes.room(20, 0) > 200_000 * 1.2
 
 
-def test_what_a_batch_needs_follows_what_its_records_grow_to() -> None:
-    """Raw records, samples and batch at once, by the largest growth so far, with a margin; a guess before."""
+def test_what_is_made_of_records_may_follow_their_number_or_their_bytes() -> None:
+    """Before anything is known it is nothing; then the lesser of both, as one large record says little."""
     sizes = Sizes(2, 1000, 1 << 20)
-    before = sizes.needs(10_000)
-    sizes.outcome(10, 500_000, 10_000)
-    sizes.outcome(10, 10_000, 10_000)
+    before = sizes.made(10, 10_000)
+    sizes.outcome(10, 500_000, 250_000)
 
-    assert before > 10_000
-    assert sizes.needs(10_000) > 10_000 + 2 * 500_000 * 1.2
+    assert before == 0
+    assert sizes.made(10, 1_000_000) == 500_000
+    assert sizes.made(10, 1000) == 2000
+    assert sizes.made(20, 0) == 1_000_000
+
+
+def test_what_is_known_beforehand_is_asked_for_at_once() -> None:
+    """Where it is known how far records grow, rooms are neither guesses nor learnt."""
+    growth = Growth(record_bytes=8, shares=1, part_bytes=64, parts=4, texts=1, exact=True)
+    sizes = Sizes(2, 1000, 1 << 20, growth)
+    sizes.outcome(1, 1 << 30, 1)
+    sizes.texts(1, 1 << 30)
+
+    assert sizes.made(10, 1000) == 80 + 1000 + 4 * 64
+    assert sizes.room(10, 1000) == 1152  # 80 + 1000 + 64, up to a multiple of 64
+    assert sizes.text_room(10, 1000) == 1216  # a table of ends, and where the second leaf would begin
 
 
 def test_a_layout_is_learnt_once_and_given_up_after_misfits() -> None:

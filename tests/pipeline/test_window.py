@@ -14,8 +14,10 @@ from orders import make_index
 
 from aioload import ShardError
 from aioload._pipeline.memory import Memory
+from aioload._pipeline.needs import UNKNOWN
 from aioload._pipeline.plan import Plan, Run, plan_run
 from aioload._pipeline.window import Window
+from aioload._pipeline.zones import divide
 from aioload._workers.arena import Arena
 from aioload._workers.ticket import Order
 from aioload.order import Shuffle
@@ -45,7 +47,7 @@ class Shelf:
 async def memory() -> AsyncIterator[Memory]:
     """1 MiB with a window of 64 KiB."""
     with Arena(1 << 20) as arena:
-        yield Memory(arena, lambda: None, ROOM)
+        yield Memory(arena, lambda: None, divide(1 << 20, UNKNOWN, window=ROOM))
 
 
 @pytest.fixture
@@ -122,7 +124,7 @@ async def test_without_room_records_come_by_themselves(plan: Plan) -> None:
     """A window of no room admits no piece: all rows are read apart, and nothing waits."""
     shelf = Shelf()
     with Arena(1 << 20) as arena:
-        memory = Memory(arena, lambda: None, 0)
+        memory = Memory(arena, lambda: None)
 
         async def use(group: TaskGroup) -> None:
             window = Window(memory, shelf.read_into, group)

@@ -165,6 +165,31 @@ class TestRoom:
         assert caught.value.facts["size"] == 1 << 50
         assert caught.value.facts["place"] in ("anonymous memory", "/dev/shm", tempfile.gettempdir())
 
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_spare_memory_is_there_only_where_it_costs_nothing(self, kind: Kind) -> None:
+        """Behind its size a memfd goes on, and is given back there; files have set aside what they have."""
+        with Arena(2 * PAGE, kind=kind, spare=3 * PAGE) as arena:
+            arena.array[:] = 7
+            arena.discard(2 * PAGE, 5 * PAGE if kind == "memfd" else 2 * PAGE)
+            found = arena.array.reshape(-1, PAGE).max(axis=1).tolist()
+
+        assert (arena.size, arena.spare) == (2 * PAGE, 3 * PAGE if kind == "memfd" else 0)
+        assert found == [7, 7, 0, 0, 0][: len(found)]
+
+    def test_where_too_little_can_be_mapped_there_is_no_spare(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A process that may map only so much gets what it asked for, and no more."""
+        mapped = mmap.mmap
+
+        def limited(fd: int, size: int) -> mmap.mmap:
+            if size > 2 * PAGE:
+                raise OSError(errno.ENOMEM, "too much")
+            return mapped(fd, size)
+
+        monkeypatch.setattr(arena_module.mmap, "mmap", limited)
+
+        with Arena(2 * PAGE, spare=PAGE) as arena:
+            assert (arena.size, arena.spare, arena.kind) == (2 * PAGE, 0, "memfd")
+
     def test_next_kind_is_used_where_one_is_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Without memfd the file in /dev/shm takes its place."""
         monkeypatch.delattr(os, "memfd_create")

@@ -314,3 +314,13 @@ def test_rows_need_no_torch() -> None:
     status = subprocess.run([sys.executable, "-c", code], check=False).returncode
 
     assert status == 0
+
+
+@pytest.mark.parametrize("values", [[b"", b"a" * 20_000, b"b" * 30_001], ["", "é" * 20_000, "\ud800" * 9000]])
+def test_large_texts_come_back_one_by_one(values: list[Any]) -> None:
+    """Where copying all of them in one go would only cost memory, each is copied by itself."""
+    place = np.zeros(200_000, np.uint8)
+
+    where, _ = pack({"x": values}, place)
+
+    assert unpack(place, descriptor(place, where))["x"] == values
