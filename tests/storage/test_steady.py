@@ -44,7 +44,9 @@ class Epoch:
 
     is_right: bool
     seconds: float
-    slowest: float
+    """Until all but one in a hundred reads had come: the rate, without the wait for the very last."""
+    slow: float
+    """What one read in a thousand takes longer than."""
     requests: float
     """For each read."""
     most_at_once: int
@@ -65,14 +67,16 @@ def epoch(
         remote = Remote({"x": CONTENT}, seed=seed, faults=faults, most_at_once=most_at_once)
         link = Link(clock=asyncio.get_running_loop().time)
         storage = steady(remote, link, hedge=hedge)
-        todo, right, times = iter(range(reads)), list[bool](), list[float]()
+        todo, right = iter(range(reads)), list[bool]()
+        times, ends = list[float](), list[float]()
 
         async def read_some() -> None:
             for number in todo:
                 memory, start = bytearray(16 * KIB), number % 60 * 17_001
                 began = anyio.current_time()
                 await storage.read_into("x", start, memoryview(memory))
-                times.append(anyio.current_time() - began)
+                ends.append(anyio.current_time())
+                times.append(ends[-1] - began)
                 right.append(memory == CONTENT[start : start + 16 * KIB])
 
         began = anyio.current_time()
@@ -81,8 +85,8 @@ def epoch(
                 group.start_soon(read_some)
         return Epoch(
             is_right=all(right) and len(right) == reads,
-            seconds=anyio.current_time() - began,
-            slowest=max(times),
+            seconds=ends[reads * 99 // 100] - began,
+            slow=sorted(times)[reads * 999 // 1000],
             requests=len(remote.requests) / reads,
             most_at_once=remote.most_at_once,
             counts=link.counts(),
@@ -110,8 +114,8 @@ class TestBadDay:
         unhedged = epoch(reads=5000, hedge=False)
 
         assert clean.seconds >= 0.8 * bad.seconds
-        assert bad.slowest < 2.5
-        assert unhedged.slowest > 5
+        assert bad.slow < 1
+        assert unhedged.slow > 5
         assert unhedged.counts.hedges == 0
 
     def test_clean_day_costs_nothing(self) -> None:
