@@ -236,9 +236,9 @@ class IndexTable(RecordTable):
 
     def spans(self, first: Records, stop: Records) -> Spans:
         """Return where ranges of records lie; neighbours have nothing between them."""
-        head, last = self.index.locate(first), self.index.locate(stop - 1)
-        start, end = head.start.astype(np.int64), last.stop.astype(np.int64)
-        return Spans(head.shard, start, end, end - start)
+        last = self.index.locate(stop - 1)
+        start, end = self.index.line_starts(first).astype(np.int64), last.stop.astype(np.int64)
+        return Spans(last.shard, start, end, end - start)
 
     def bytes_before(self, records: Records) -> Records:
         """Return the bytes of all records before each of these."""
@@ -249,7 +249,11 @@ class IndexTable(RecordTable):
         return self.index.fingerprint()
 
     def sizes(self) -> Iterator[NDArray[np.int64]]:
-        """Yield the bytes of each record: neighbours have nothing between them."""
+        """Yield the bytes of each record."""
+        if self.index.far is not None and len(self.index.far):
+            yield from super().sizes()
+            return
+        # neighbours have nothing between them
         for first in range(0, len(self), _AT_A_TIME):
             begins = self.index.positions[first : first + _AT_A_TIME + 1].astype(np.int64)
             yield begins[1:] - begins[:-1]

@@ -117,7 +117,7 @@ def plan_run(plan: Plan, first_step: int, stop_step: int, *, order: Urgency, wit
     pieces: tuple[Piece, ...] = ()
     piece = np.full(len(positions), -1, np.int64)
     if with_pieces:
-        pieces, piece = _pieces(plan, positions, first_position)
+        pieces, piece = _pieces(plan, positions, first_position, places.start)
     rows = tuple(part.rows(step) for step in range(first_step, stop_step))
     sizes = places.stop - places.start
     return Run(
@@ -126,7 +126,7 @@ def plan_run(plan: Plan, first_step: int, stop_step: int, *, order: Urgency, wit
 
 
 def _pieces(
-    plan: Plan, positions: NDArray[np.int64], first: int
+    plan: Plan, positions: NDArray[np.int64], first: int, starts: NDArray[np.int64]
 ) -> tuple[tuple[Piece, ...], NDArray[np.int64]]:
     """Return the pieces that are worth reading whole, and which of them each record is in."""
     none = np.full(len(positions), -1, np.int64)
@@ -152,7 +152,9 @@ def _pieces(
         found.last_position[chosen],
     )
     pieces = tuple(Piece(*values) for values in zip(*(column.tolist() for column in columns), strict=True))
-    return pieces, np.where(positions >= first, number[which], -1)
+    # a record that begins before its piece comes by itself
+    inside = (positions >= first) & (starts >= spans.start[which])
+    return pieces, np.where(inside, number[which], -1)
 
 
 def merge(

@@ -65,6 +65,9 @@ class Index:
     """[records] each: values of the index fields, int64 or float64."""
     fields: Fields = ()
     """Names and kinds of the fields."""
+    far: npt.NDArray[np.int64] | None = None
+    """[k, 2] ascending: records whose bytes begin before their place on the line, and the byte of the shard's
+    file where they do; they end where the line says. Only archives with links have any."""
     _fingerprint: list[str] = field(default_factory=list, init=False, repr=False)  # a frozen object's cache
 
     def __len__(self) -> int:
@@ -89,11 +92,16 @@ class Index:
                 f"records are 0 to {len(self) - 1}, asked for {records.min()} to {records.max()}"
             )
 
-        # the last shard that begins at or before the record: passes over empty shards
-        shard = np.searchsorted(self.shard_records, records, side="right") - 1
-        shift = self.shard_data[shard] - self.shard_starts[shard]  # may wrap around, and then so does the sum
+        shard, shift = self._shift(records)
         start, stop = self.positions[records] + shift, self.positions[records + 1] + shift
+        if self.far is not None and len(self.far):
+            at = np.clip(np.searchsorted(self.far[:, 0], records), 0, len(self.far) - 1)
+            start = np.where(self.far[at, 0] == records, self.far[at, 1].astype(np.uint64), start)
         return Located(shard, start, stop, None if self.sums is None else self.sums[records])
+
+    def line_starts(self, records: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+        """Return where in its shard's file the place of each record on the line begins."""
+        return self.positions[records] + self._shift(records)[1]
 
     def fingerprint(self) -> str:
         """Return a name for the content: the same wherever the set lies, another when any record differs.
@@ -106,6 +114,12 @@ class Index:
             text = repr((len(self), len(self.shards), int(self.positions[-1]), *places, sums, self.fields))
             self._fingerprint.append(hashlib.blake2b(text.encode(), digest_size=16).hexdigest())
         return self._fingerprint[0]
+
+    def _shift(self, records: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
+        """Return the shard of each record, and what leads from its place on the line to that in the file."""
+        # the last shard that begins at or before the record: passes over empty shards
+        shard = np.searchsorted(self.shard_records, records, side="right") - 1
+        return shard, self.shard_data[shard] - self.shard_starts[shard]  # may wrap around, as will the sum
 
     def _arrays(self) -> Iterator[Array]:
         """Yield all arrays in the order of the file."""

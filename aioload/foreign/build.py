@@ -1,0 +1,184 @@
+"""Build: the index of foreign shards, made by looking through them once, several at a time.
+
+Scanners are pure and ask for ranges; what they do with the bytes takes a processor, so it happens in threads
+while other shards are read.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+import numpy as np
+import numpy.typing as npt
+
+from ..shard.format import crc32c
+from ..shard.index import Index
+from ..shard.scan import Scanned, Scanner
+from ..storage import read
+
+if TYPE_CHECKING:
+    from ..storage import Storage
+
+__all__ = ["Progress", "join", "look_at_all", "scan_shards", "sum_records"]
+
+AT_ONCE = 16  # shards; each holds a window of a few MiB
+PIECE_BYTES = 8 << 20
+
+Progress = Callable[[int], object]
+"""Told of so many more bytes that have been seen to."""
+
+
+async def look_at_all(count: int, look: Callable[[int], Any], at_once: int = AT_ONCE) -> None:
+    """Call a coroutine function with each number below `count`, so many at a time."""
+    numbers = iter(range(count))
+
+    async def look_at_some() -> None:
+        for number in numbers:
+            await look(number)
+
+    try:
+        async with anyio.create_task_group() as group:
+            for _ in range(min(at_once, count)):
+                group.start_soon(look_at_some)
+    except BaseExceptionGroup as several:
+        raise _first(several) from None
+
+
+async def scan_shards(
+    storage: Storage,
+    names: Sequence[str],
+    sizes: Sequence[int],
+    begin: Callable[[int], Scanner],
+    progress: Progress = int,
+) -> list[Scanned]:
+    """Look through shards.
+
+    Args:
+        storage: where they are.
+        names: theirs.
+        sizes: theirs, in bytes.
+        begin: returns the scanner of a shard, by its number.
+        progress: told of bytes.
+    """
+    found: list[Scanned | None] = [None] * len(names)
+
+    async def look(number: int) -> None:
+        found[number] = await _drive(begin(number), storage, names[number], sizes[number], progress)
+
+    await look_at_all(len(names), look)
+    return [each for each in found if each is not None]
+
+
+async def _drive(scanner: Scanner, storage: Storage, name: str, size: int, progress: Progress) -> Scanned:
+    seen = 0
+    data: memoryview | None = None
+    while True:
+        wanted, scanned = await anyio.to_thread.run_sync(_step, scanner, data)
+        if scanned is not None:
+            progress(size - seen)
+            return scanned
+        start, stop = wanted
+        data = memoryview(await read(storage, name, start, stop))
+        progress(stop - seen)
+        seen = stop
+
+
+def _step(scanner: Scanner, data: memoryview | None) -> tuple[tuple[int, int], Scanned | None]:
+    """Let a scanner go on; a StopIteration cannot cross from a thread into a coroutine."""
+    try:
+        return (next(scanner) if data is None else scanner.send(data)), None
+    except StopIteration as end:
+        return (0, 0), end.value
+
+
+def join(names: Sequence[str], sizes: Sequence[int], scanned: Sequence[Scanned]) -> Index:
+    """Return the index of a set from what was found in its shards; without sums."""
+    counts = [len(each.ends) for each in scanned]
+    starts = [np.uint64(each.data_start) for each in scanned]
+    lengths = [int(each.ends[-1]) - each.data_start if len(each.ends) else 0 for each in scanned]
+    line = np.cumsum([0, *lengths], dtype=np.int64).astype(np.uint64)
+    first = np.cumsum([0, *counts], dtype=np.int64)
+    placed = [each.ends - start + begin for each, start, begin in zip(scanned, starts, line, strict=False)]
+    far = [
+        np.column_stack([each.far[:, 0] + number, each.far[:, 1]])
+        for each, number in zip(scanned, first.tolist(), strict=False)
+        if len(each.far)
+    ]
+    described = next((each.fields for each in scanned if each.wholes), ())
+    return Index(
+        shards=tuple(names),
+        shard_records=first,
+        shard_starts=line,
+        shard_data=np.array(starts, np.uint64),
+        shard_bytes=np.array(sizes, np.uint64),
+        positions=np.concatenate([np.zeros(1, np.uint64), *placed]),
+        fields=described,
+        far=np.concatenate(far).astype(np.int64) if far else None,
+    )
+
+
+async def sum_records(storage: Storage, index: Index, progress: Progress = int) -> Index:
+    """Return the index with a CRC-32C of each record, for formats that have no sums of their own."""
+    sums = np.zeros(len(index), np.uint32)
+    bounds = list(itertools.pairwise(index.shard_records.tolist()))
+
+    async def look(number: int) -> None:
+        first, stop = bounds[number]
+        for begin, end in _pieces(index, first, stop):
+            sums[begin:end] = await _sums(storage, index, number, begin, end, progress)
+
+    await look_at_all(len(index.shards), look)
+    return replace(index, sums=sums)
+
+
+async def _sums(
+    storage: Storage, index: Index, shard: int, first: int, stop: int, progress: Progress
+) -> npt.NDArray[np.uint32]:
+    """Return the sums of neighbouring records; one that is larger than a piece is summed in parts."""
+    located = index.locate(np.arange(first, stop, dtype=np.int64))
+    begins, ends = located.start.tolist(), located.stop.tolist()
+    low, high = min(begins), ends[-1]
+    name = index.shards[shard]
+    if stop - first == 1:
+        value = 0
+        for place in range(low, high, PIECE_BYTES):
+            part = await read(storage, name, place, min(place + PIECE_BYTES, high))
+            value = await anyio.to_thread.run_sync(
+                lambda data, before: crc32c(data, value=before), part, value
+            )
+            progress(len(part))
+        return np.array([value], np.uint32)
+    data = memoryview(await read(storage, name, low, high))
+    progress(high - low)
+    parts = [data[begin - low : end - low] for begin, end in zip(begins, ends, strict=True)]
+    return np.array(await anyio.to_thread.run_sync(lambda: [crc32c(part) for part in parts]), np.uint32)
+
+
+def _pieces(index: Index, first: int, stop: int) -> list[tuple[int, int]]:
+    """Cut the records of a shard into runs of about `PIECE_BYTES`; one that begins far away is alone."""
+    far = set() if index.far is None else set(index.far[:, 0].tolist())
+    ends = index.positions[first + 1 : stop + 1].tolist()
+    pieces, begin, start = [], first, int(index.positions[first]) if stop > first else 0
+    for record, end in enumerate(ends, first):
+        if record > begin and (end - start > PIECE_BYTES or record in far or record - 1 in far):
+            pieces.append((begin, record))
+            begin, start = record, int(index.positions[record])
+    if stop > begin:
+        pieces.append((begin, stop))
+    return pieces
+
+
+def _first(several: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return one of the errors of tasks that ended together, an ordinary one if there is any."""
+    error: BaseException = several
+    while isinstance(error, BaseExceptionGroup):
+        ordinary = [
+            each for each in error.exceptions if not isinstance(each, anyio.get_cancelled_exc_class())
+        ]
+        error = (ordinary or list(error.exceptions))[0]
+    return error

@@ -1,0 +1,126 @@
+"""Place: which files a source names, relative to one folder or address; pure.
+
+A source is a folder, a file, a pattern such as `train-{000..099}.tar`, the address of one of these, or a list
+of files. All files of a set lie under one root, so that one storage serves them.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ..errors import ConfigError
+
+__all__ = ["Place", "expand", "place_of"]
+
+_RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
+_MOST_NAMES = 1_000_000  # of a pattern: a mistake in it must not fill the memory
+_FILE = re.compile(
+    r"\.(tar|tfrecords?|tfrec)(\.(gz|zst|zlib|z))?(\.\d+)?$|\.tgz$|-\d+-of-\d+$", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A root, and files under it."""
+
+    root: str
+    """A folder of this machine, or an address."""
+    names: tuple[str, ...] | None = None
+    """Files, relative to the root; None: what the set is made of is to be looked up there."""
+
+    @property
+    def is_address(self) -> bool:
+        """Whether the root is an address in the network."""
+        return "://" in self.root
+
+
+def place_of(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Place:
+    """Return the place that a source names, without looking there.
+
+    A single address is that of a file if its name says so, as in `….tar`; else that of a folder. What a
+    single local path is, only the disk can tell: it is returned as a root.
+
+    Raises:
+        ConfigError: an empty list, a name that comes twice, or files that do not lie under one root.
+    """
+    if isinstance(source, (str, os.PathLike)):
+        text = os.fspath(source)
+        names = expand(text)
+        if names == [text] and not ("://" in text and _FILE.search(_path_of(text))):
+            return Place(text)
+        return _common(names)
+    names = [name for each in source for name in expand(os.fspath(each))]
+    if not names:
+        raise ConfigError("an empty list names no shard; give at least one")
+    return _common(names)
+
+
+def expand(pattern: str) -> list[str]:
+    """Return the names that a pattern like `train-{000..009}.tar` stands for; others stand for themselves.
+
+    Raises:
+        ConfigError: it stands for more than a million.
+    """
+    names = [""]
+    end = 0
+    for match in _RANGE.finditer(pattern):
+        first, last = match.groups()
+        width = len(first) if first.startswith("0") or len(first) == len(last) else 0
+        count = max(int(last) - int(first) + 1, 0)
+        if count * len(names) > _MOST_NAMES:
+            raise ConfigError(f"the pattern {pattern!r} stands for more than {_MOST_NAMES:,} names")
+        numbers = [f"{number:0{width}}" for number in range(int(first), int(last) + 1)]
+        names = [name + pattern[end : match.start()] + number for name in names for number in numbers]
+        end = match.end()
+    return [name + pattern[end:] for name in names]
+
+
+def _common(files: Sequence[str]) -> Place:
+    """Return the root that lies above all files, and their names under it."""
+    addresses = sum("://" in file for file in files)
+    if addresses not in (0, len(files)):
+        raise ConfigError("a list holds either local files or addresses, not both")
+    place = _common_address(files) if addresses else _common_folder(files)
+    if len(set(place.names or ())) < len(files):
+        raise ConfigError(f"a shard comes twice in {len(files)} names under {place.root}: name each once")
+    return place
+
+
+def _common_folder(files: Sequence[str]) -> Place:
+    paths = [os.path.abspath(file) for file in files]  # noqa: PTH100 - text, and nothing is looked up
+    root = os.path.commonpath([os.path.dirname(path) for path in paths])  # noqa: PTH120
+    return Place(root, tuple(os.path.relpath(path, root) for path in paths))
+
+
+def _common_address(files: Sequence[str]) -> Place:
+    origins = {_origin(file) for file in files}
+    if len(origins) > 1:
+        raise ConfigError(
+            "the addresses of a list must be of one bucket or server, with the same query; make a set of "
+            "each, and put them together with aioload.Concat"
+        )
+    origin, query = origins.pop()
+    paths = [_path_of(file) for file in files]
+    root = _common_parent(paths)
+    return Place(f"{origin}/{root}{query}", tuple(path[len(root) :].lstrip("/") for path in paths))
+
+
+def _common_parent(paths: Iterable[str]) -> str:
+    return posixpath.commonpath([posixpath.dirname(f"/{path.lstrip('/')}") for path in paths]).lstrip("/")
+
+
+def _origin(url: str) -> tuple[str, str]:
+    """Return scheme and host of an address, and its query with the question mark."""
+    scheme, _, rest = url.partition("://")
+    bare, mark, query = rest.partition("?") if scheme.lower() in ("http", "https") else (rest, "", "")
+    return f"{scheme}://{bare.partition('/')[0]}", mark + query
+
+
+def _path_of(url: str) -> str:
+    scheme, _, rest = url.partition("://")
+    bare = rest.partition("?")[0] if scheme.lower() in ("http", "https") else rest
+    return bare.partition("/")[2]
