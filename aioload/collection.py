@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from .decode import for_encoding, for_kind
 from .errors import ConfigError
 from .order import Shuffle
 
 if TYPE_CHECKING:
-    from .shard.format import NativeFormat
+    from .decode import Decoder
+    from .shard.format import RecordFormat
     from .shard.index import Index
     from .storage import Storage
     from .table import Table
@@ -26,7 +28,7 @@ class Source(Protocol):
     source: str
 
     @property
-    def format(self) -> NativeFormat:
+    def format(self) -> RecordFormat:
         """How a record is cut into fields."""
 
     @property
@@ -63,6 +65,20 @@ class Collection(ABC):
     @abstractmethod
     def fields(self) -> dict[str, str]:
         """Names and kinds of the fields."""
+
+    @property
+    @abstractmethod
+    def encodings(self) -> dict[str, str]:
+        """By field, what its bytes are where they are not as in a set of aioload's own."""
+
+    @property
+    def decoders(self) -> dict[str, Decoder]:
+        """What makes a value of a field's bytes, by default."""
+        encodings = self.encodings
+        return {
+            field: for_encoding(encodings[field]) if field in encodings else for_kind(kind)
+            for field, kind in self.fields.items()
+        }
 
     @property
     @abstractmethod

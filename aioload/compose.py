@@ -95,6 +95,11 @@ class Selection(RecordSet):
         return self._parent.fields
 
     @property
+    def encodings(self) -> dict[str, str]:
+        """By field, what its bytes are where they are not as in a set of aioload's own."""
+        return self._parent.encodings
+
+    @property
     def metadata(self) -> Any:
         """The set's."""
         return self._parent.metadata
@@ -142,6 +147,11 @@ class Concat(RecordSet):
     def fields(self) -> dict[str, str]:
         """Names and kinds of the fields."""
         return self._parts[0].fields
+
+    @property
+    def encodings(self) -> dict[str, str]:
+        """By field, what its bytes are where they are not as in a set of aioload's own."""
+        return self._parts[0].encodings
 
     @property
     def metadata(self) -> Any:
@@ -227,6 +237,11 @@ class Mix(Collection):
         return self._parts[0].fields
 
     @property
+    def encodings(self) -> dict[str, str]:
+        """By field, what its bytes are where they are not as in a set of aioload's own."""
+        return self._parts[0].encodings
+
+    @property
     def metadata(self) -> Any:
         """What all parts have kept alike, else None."""
         return _common_metadata(self._parts)
@@ -300,19 +315,29 @@ def _same_fields(name: str, parts: Sequence[Any]) -> tuple[RecordSet, ...]:
             )
         if not isinstance(part, RecordSet):
             raise ConfigError(f"{name} takes sets, got {part!r}; open it with aioload.Dataset")
-    first = parts[0].fields
+    first = _described(parts[0])
     for part in parts[1:]:
-        names = first.keys() | part.fields.keys()
-        differ = sorted(field for field in names if first.get(field) != part.fields.get(field))
+        others = _described(part)
+        names = first.keys() | others.keys()
+        differ = sorted(field for field in names if first.get(field) != others.get(field))
         if differ:
             one = ", ".join(f"{field} {first.get(field, 'missing')}" for field in differ)
-            other = ", ".join(f"{field} {part.fields.get(field, 'missing')}" for field in differ)
+            other = ", ".join(f"{field} {others.get(field, 'missing')}" for field in differ)
             raise ConfigError(
                 f"{name} takes sets with the same fields, but {parts[0].source} has {one} where "
                 f"{part.source} has {other}; pack them alike",
                 field=differ[0],
             )
     return tuple(parts)
+
+
+def _described(part: Collection) -> dict[str, str]:
+    """Return the kind of each field, and what its bytes are where that is told besides."""
+    encodings = part.encodings
+    return {
+        field: f"{kind} ({encodings[field]})" if field in encodings else kind
+        for field, kind in part.fields.items()
+    }
 
 
 def _common_metadata(parts: Sequence[Collection]) -> Any:

@@ -1,11 +1,11 @@
-"""Dataset: a packed set of records, where it lies and what is in it; opened when first asked."""
+"""Dataset: a set of records, where it lies and what is in it; opened when first asked."""
 
 from __future__ import annotations
 
 import operator
 import os
 import threading
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,10 +14,11 @@ import anyio
 import numpy as np
 
 from .compose import RecordSet
-from .decode import for_kind
-from .errors import AioloadError, ConfigError, ShardError
-from .shard.format import INDEX_NAME, MANIFEST_NAME, NativeFormat, check_sum
-from .shard.index import Index, parse_index
+from .errors import AioloadError, ConfigError, NotFoundError, ShardError
+from .foreign import Contents, Foreign, Place, RecordFormat, list_shards, open_foreign, place_of
+from .shard.format import INDEX_NAME, MANIFEST_NAME, check_sum
+from .shard.index import parse_index
+from .shard.kinds import check_fields
 from .shard.manifest import Manifest
 from .storage import Lent, LocalStorage, Storage, close, read
 from .storage.remote import Remote
@@ -26,20 +27,28 @@ from .table import IndexTable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from .shard.index import Index
+
 __all__ = ["Dataset"]
 
 T = TypeVar("T")
 
 
 class Dataset(RecordSet):
-    """A set of records that `Writer` or `aioload pack` has made.
+    """A set of records: one that `Writer` or `aioload pack` has made, or shards that others have written.
 
-    Nothing is read until something is asked of it; then its manifest and index are read once and kept.
-    `select` and `split` make sets of some of its records.
+    Nothing is read until something is asked of it; then its manifest and index are read once and kept. Shards
+    of others (WebDataset tar, TFRecord, MDS) are looked through once for an index, which is kept beside them,
+    or else in the user's cache folder; `aioload index` does that ahead of time. `select` and `split` make
+    sets of some of its records.
 
     Args:
-        source: the folder; its address, of s3, gs, az, http or https; or a storage that holds the files of a
-            set. A storage is used from several event loops, and never closed by the set or its loaders.
+        source: a folder, a shard, a pattern such as `train-{000..099}.tar`, the address of one of these (s3,
+            gs, az, http or https), a list of shards, or a storage that holds the files of a set. A storage is
+            used from several event loops, and never closed by the set or its loaders.
+        fields: of shards of others: the fields that are wanted, in this order, with their kinds, such as
+            `{"jpg": "image", "cls": "int"}`; by default those of the first record, with the kinds that their
+            names tell.
         storage_options: how the network is spoken to, such as `{"endpoint": …, "anonymous": True}`; for an
             address alone. Names: endpoint, region, access_key_id, secret_access_key, anonymous, headers,
             connect_timeout, read_timeout and deadline (seconds), attempts, hedge, max_in_flight (bytes).
@@ -54,28 +63,31 @@ class Dataset(RecordSet):
 
     def __init__(
         self,
-        source: str | os.PathLike[str] | Storage,
+        source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Storage,
         *,
+        fields: Mapping[str, str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
         cache_dir: str | os.PathLike[str] | bool | None = None,
         cache_bytes: int | str | None = None,
     ) -> None:
+        options = {"storage_options": storage_options, "cache_dir": cache_dir, "cache_bytes": cache_bytes}
+        self._again = partial(Dataset, fields=fields, **options), (source,)  # type: ignore[arg-type]
+        self._wanted = None if fields is None else dict(check_fields(fields))
         self._storage = source if isinstance(source, Storage) else None
-        network = {"storage_options": storage_options, "cache_dir": cache_dir, "cache_bytes": cache_bytes}
-        self._again = partial(Dataset, **network), (source,)  # type: ignore[arg-type]  # a value for each name
+        self._place = Place(repr(source)) if isinstance(source, Storage) else place_of(source)
         self._remote: Remote | None = None
-        self.source = repr(source) if isinstance(source, Storage) else os.fspath(source)
-        """Where the set lies, for messages: nothing secret is in it."""
-        if self._storage is None and "://" in self.source:
-            self._remote = Remote(self.source, storage_options, cache_dir, cache_bytes)
-            self.source = self._remote.shown
+        if self._storage is None and self._place.is_address:
+            self._remote = Remote(self._place.root, storage_options, cache_dir, cache_bytes)
         elif storage_options or cache_dir or cache_bytes:
             raise ConfigError(
                 "storage_options, cache_dir and cache_bytes go with an address such as s3://…, which "
-                f"{self.source} is not; leave them out"
+                f"{self._place.root} is not; leave them out"
             )
+        self._root = self._place.root if self._remote is None else self._remote.shown
+        self.source = _described(self._root, self._place.names)
+        """Where the set lies, for messages: nothing secret is in it."""
         self._lock = threading.Lock()
-        self._opened: tuple[Manifest, Index] | None = None
+        self._opened: Contents | None = None
         self._table: IndexTable | None = None
 
     def __len__(self) -> int:
@@ -102,9 +114,10 @@ class Dataset(RecordSet):
         number %= len(self)
         key, payloads = self.format.split(memoryview(self.read_record(number)))
         sample: dict[str, Any] = {}
-        for field, kind in self.fields.items():
+        decoders = self.decoders
+        for field in self.fields:
             try:
-                sample[field] = for_kind(kind)(payloads[field])
+                sample[field] = decoders[field](payloads[field])
             except AioloadError as error:
                 error.add_note(f"in field {field!r} of record {number} of {self.source}")
                 raise
@@ -120,24 +133,37 @@ class Dataset(RecordSet):
         return self._again  # keys among the options, too: another process needs them as this one does
 
     @property
+    def kind(self) -> str:
+        """Whose format it is: `aioload`, `tar`, `tfrecord` or `mds`."""
+        return self.contents.kind
+
+    @property
     def fields(self) -> dict[str, str]:
         """Names and kinds of the fields, in the order of the record."""
-        return dict(self.manifest.fields)
+        return dict(self.format.fields)
+
+    @property
+    def encodings(self) -> dict[str, str]:
+        """By field, what its bytes are where they are not as in a set of aioload's own."""
+        return dict(self.format.encodings)
 
     @property
     def metadata(self) -> Any:
         """What the writer was told to keep, such as names of classes."""
-        return self.manifest.metadata
+        return self.contents.metadata
 
     @property
-    def manifest(self) -> Manifest:
-        """The set's manifest."""
-        return self._open()[0]
+    def contents(self) -> Contents:
+        """All that is known of the set."""
+        with self._lock:
+            if self._opened is None:
+                self._opened = _blocking(self._open())
+            return self._opened
 
     @property
     def index(self) -> Index:
         """Where each record lies."""
-        return self._open()[1]
+        return self.contents.index
 
     @property
     def sources(self) -> tuple[Dataset, ...]:
@@ -152,9 +178,9 @@ class Dataset(RecordSet):
         return self._table
 
     @property
-    def format(self) -> NativeFormat:
+    def format(self) -> RecordFormat:
         """How a record is cut into fields."""
-        return self.manifest.format
+        return self.contents.format
 
     def read_record(self, record: int) -> bytes:
         """Read the bytes of one record and check them.
@@ -173,36 +199,40 @@ class Dataset(RecordSet):
 
     def open_storage(self) -> Storage:
         """Return a storage of this set's files, for one event loop; whoever opens it closes it."""
-        if self._remote is not None:
-            return self._remote.open(self._opened[1].fingerprint() if self._opened is not None else None)
-        return LocalStorage(self.source) if self._storage is None else Lent(self._storage)
+        if self._opened is None:
+            return self._plain_storage()
+        return self._unpacked(self._plain_storage(self._opened.index.fingerprint()), self._opened.codecs)
 
     def traffic(self) -> dict[str, int]:
         """Return what went over the network since this object was made: counts of `LoaderStats`, by name."""
         return {} if self._remote is None else self._remote.counts()
 
-    def _open(self) -> tuple[Manifest, Index]:
-        with self._lock:
-            if self._opened is None:
-                if self._storage is None and self._remote is None and not Path(self.source).is_dir():
-                    raise ConfigError(
-                        f"{self.source} is not a folder; give the folder that `aioload pack` wrote"
-                    )
-                self._opened = _blocking(self._with_storage(self._load))
-            return self._opened
-
-    async def _load(self, storage: Storage) -> tuple[Manifest, Index]:
+    async def _open(self) -> Contents:
+        self._place = _looked_up(self._place) if self._storage is None else self._place
+        storage = self._plain_storage()
         try:
-            head = await read(storage, MANIFEST_NAME)
-        except FileNotFoundError as error:
-            raise ShardError(
-                f"{self.source} holds no {MANIFEST_NAME}: it is no packed set, or its writer did not finish; "
-                "pack it again",
-                shard=MANIFEST_NAME,
-            ) from error
-        manifest = Manifest.parse(head, _join(self.source, MANIFEST_NAME))
-        index = await read(storage, INDEX_NAME)
-        return manifest, parse_index(index, manifest, _join(self.source, INDEX_NAME))
+            return await self._load(storage)
+        finally:
+            await close(storage)
+
+    async def _load(self, storage: Storage) -> Contents:
+        names = self._place.names
+        if names is None:
+            own = await _load_own(storage, self._root)
+            if own is not None:
+                if self._wanted is not None:
+                    raise ConfigError(f"{self.source} knows its fields; leave `fields` out")
+                return own
+            names = await list_shards(storage, self.source)
+        folder = None if self._remote or self._storage is not None else Path(self._place.root)
+        foreign = Foreign(names, self.source, folder, self._wanted)
+        return await open_foreign(foreign, storage, partial(self._unpacked, storage))
+
+    def _plain_storage(self, fingerprint: str | None = None) -> Storage:
+        """Return a storage of the files as they lie there."""
+        if self._remote is not None:
+            return self._remote.open(fingerprint)
+        return LocalStorage(self._place.root) if self._storage is None else Lent(self._storage)
 
     async def _with_storage(self, use: Callable[[Storage], Coroutine[Any, Any, T]]) -> T:
         storage = self.open_storage()
@@ -210,6 +240,42 @@ class Dataset(RecordSet):
             return await use(storage)
         finally:
             await close(storage)
+
+
+async def _load_own(storage: Storage, root: str) -> Contents | None:
+    """Return what is in a set of the own format; None where there is none."""
+    try:
+        head = await read(storage, MANIFEST_NAME)
+    except NotFoundError:
+        return None
+    manifest = Manifest.parse(head, _join(root, MANIFEST_NAME))
+    index = parse_index(await read(storage, INDEX_NAME), manifest, _join(root, INDEX_NAME))
+    return Contents("aioload", manifest.format, index, manifest.metadata, manifest)
+
+
+def _looked_up(place: Place) -> Place:
+    """Return the place of a local source, once it is known whether its path is that of a file.
+
+    Raises:
+        ConfigError: there is nothing.
+    """
+    if place.names is not None or place.is_address:
+        return place
+    path = Path(place.root)
+    if path.is_file():
+        return Place(str(path.parent), (path.name,))
+    if not path.is_dir():
+        raise ConfigError(
+            f"{place.root} is neither a folder nor a file; give the folder that `aioload pack` wrote, or shards"
+        )
+    return place
+
+
+def _described(root: str, names: Sequence[str] | None) -> str:
+    if names is None:
+        return root
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return _join(root, names[0]) + more
 
 
 def _join(folder: str, name: str) -> str:

@@ -27,7 +27,6 @@ from .collection import Collection
 from .compose import Mix
 from .course import Batching, Course
 from .dataset import Dataset
-from .decode import for_kind
 from .errors import ClosedError, ConfigError
 from .iterate import BatchIterator, LateIterator, in_thread
 from .machine import parse_bytes
@@ -319,7 +318,7 @@ class Loader:
         if unknown:
             source = self.dataset.source
             raise ConfigError(f"decode names {unknown}, but {source} has the fields {sorted(fields)}")
-        decoders = tuple((field, self._decode.get(field) or for_kind(kind)) for field, kind in fields.items())
+        decoders = tuple((self.dataset.decoders | self._decode).items())
         return Recipe(
             tuple(source.format for source in self.dataset.sources),
             decoders,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from ..shard.format import RecordFormat
 from .layout import Layout, Leaf
 from .space import Span
 
@@ -21,7 +22,6 @@ __all__ = [
     "Job",
     "Outcome",
     "Recipe",
-    "RecordFormat",
     "Segment",
     "Startup",
 ]
@@ -45,13 +45,6 @@ They lie in the arena or, where `mapped` is 1, in the shard's file, which the wo
 
 MARK = np.dtype([("row", "<i8"), ("began", "<f8")])
 """Which row of a job's table a worker is at (-1: between records), and since when (0: it has no job)."""
-
-
-class RecordFormat(Protocol):
-    """What the bytes of one record mean; a small picklable object."""
-
-    def split(self, record: memoryview) -> tuple[str | None, dict[str, memoryview]]:
-        """Return the key and the payload of each field."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,28 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
+
+from ..shard.format import RecordFormat
 
 if TYPE_CHECKING:
     from ..shard.index import Index
     from ..shard.manifest import Manifest
 
 __all__ = ["Contents", "RecordFormat"]
-
-
-class RecordFormat(Protocol):
-    """How a record is cut into fields; a small picklable object."""
-
-    @property
-    def fields(self) -> tuple[tuple[str, str], ...]:
-        """Names and kinds."""
-
-    @property
-    def encodings(self) -> Mapping[str, str]:
-        """By field, what its bytes are where they are not as in the own format (see `decode.for_encoding`)."""
-
-    def split(self, record: memoryview) -> tuple[str | None, dict[str, memoryview]]:
-        """Return the key and the payload of each field."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

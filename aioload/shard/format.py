@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import google_crc32c
 import numpy as np
@@ -25,6 +25,7 @@ __all__ = [
     "SHARD_TRAILER",
     "Layout",
     "NativeFormat",
+    "RecordFormat",
     "check_sum",
     "check_version",
     "crc32c",
@@ -172,6 +173,21 @@ INDEX_HEADER = Layout(  # section 4.1
 DATA_START = SHARD_HEADER.size
 
 
+class RecordFormat(Protocol):
+    """How a record is cut into fields; a small picklable object."""
+
+    @property
+    def fields(self) -> tuple[tuple[str, str], ...]:
+        """Names and kinds."""
+
+    @property
+    def encodings(self) -> Mapping[str, str]:
+        """By field, what its bytes are where they are not as in the own format (see `decode.for_encoding`)."""
+
+    def split(self, record: memoryview) -> tuple[str | None, dict[str, memoryview]]:
+        """Return the key and the payload of each field."""
+
+
 @dataclass(frozen=True, slots=True)
 class NativeFormat:
     """How one record is cut into key and values (section 3.2)."""
@@ -191,6 +207,11 @@ class NativeFormat:
     def header_bytes(self) -> int:
         """Bytes of a record before its key: the smallest record there is."""
         return self._header.size
+
+    @property
+    def encodings(self) -> Mapping[str, str]:
+        """None: all kinds are as FORMAT.md says."""
+        return {}
 
     def ends(self, head: Chunk, record_bytes: int) -> tuple[int, ...]:
         """Return where key and values end, counted from the end of the header, having checked each.
