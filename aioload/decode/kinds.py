@@ -1,4 +1,4 @@
-"""Which decoder a field gets by its kind."""
+"""Which decoder a field gets by its kind, or by the encoding that a foreign format has for it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any
 from ..errors import ConfigError
 from .array import Float, Int, NDArray
 from .audio import Audio
+from .feature import for_feature
 from .image import Image
 from .text import Bytes, Json, Str
 
-__all__ = ["Decoder", "for_kind"]
+__all__ = ["Decoder", "for_encoding", "for_kind"]
 
 Decoder = Callable[[memoryview], Any]
 """What decodes a field: called with one value's bytes; what it returns becomes the field of the sample."""
@@ -26,6 +27,26 @@ _DECODERS: dict[str, Callable[[], Decoder]] = {
     "bytes": Bytes,
     "json": Json,
 }
+
+_ENCODINGS: dict[str, Callable[[str], Decoder]] = {"example": for_feature}
+
+
+def for_encoding(encoding: str) -> Decoder:
+    """Return the decoder of an encoding, such as "example:int64".
+
+    Args:
+        encoding: the format that has it, a colon, and its name there.
+
+    Raises:
+        ConfigError: there is no such encoding.
+    """
+    prefix, _, name = encoding.partition(":")
+    try:
+        return _ENCODINGS[prefix](name)
+    except KeyError:
+        raise ConfigError(
+            f"there is no encoding {encoding!r}; upgrade aioload, or index the data again"
+        ) from None
 
 
 def for_kind(kind: str) -> Decoder:
