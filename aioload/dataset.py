@@ -14,8 +14,20 @@ import anyio
 import numpy as np
 
 from .compose import RecordSet
-from .errors import AioloadError, ConfigError, NotFoundError, ShardError
-from .foreign import Contents, Foreign, Place, RecordFormat, list_shards, open_foreign, place_of
+from .errors import AioloadError, ConfigError, NotFoundError
+from .foreign import (
+    Bar,
+    Contents,
+    Foreign,
+    Place,
+    Progress,
+    RecordFormat,
+    check_records,
+    list_shards,
+    no_bar,
+    open_foreign,
+    place_of,
+)
 from .shard.format import INDEX_NAME, MANIFEST_NAME, check_sum
 from .shard.index import parse_index
 from .shard.kinds import check_fields
@@ -27,6 +39,7 @@ from .table import IndexTable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from .shard.check import VerifyReport
     from .shard.index import Index
 
 __all__ = ["Dataset"]
@@ -203,30 +216,51 @@ class Dataset(RecordSet):
             return self._plain_storage()
         return self._unpacked(self._plain_storage(self._opened.index.fingerprint()), self._opened.codecs)
 
+    def make_index(self, *, checksums: bool = False, bar: Bar = no_bar) -> Contents:
+        """Look through the shards of others for an index and keep it, as the first use would.
+
+        Args:
+            checksums: with a sum of each record, which is compared whenever it is read, for formats that have
+                none of their own.
+            bar: shows how far it is.
+
+        Returns:
+            What is in the set.
+        """
+        with self._lock:
+            self._opened = _blocking(self._open(checksums=checksums, bar=bar))
+            self._table = None
+            return self._opened
+
+    def check(self, progress: Progress = int) -> VerifyReport:
+        """Read every record of a foreign set, and compare all sums that there are.
+
+        Args:
+            progress: told of so many bytes more.
+        """
+        contents = self.contents
+        return _blocking(self._with_storage(lambda storage: check_records(contents, storage, progress)))
+
     def traffic(self) -> dict[str, int]:
         """Return what went over the network since this object was made: counts of `LoaderStats`, by name."""
         return {} if self._remote is None else self._remote.counts()
 
-    async def _open(self) -> Contents:
+    async def _open(self, *, checksums: bool = False, bar: Bar = no_bar) -> Contents:
         self._place = _looked_up(self._place) if self._storage is None else self._place
         storage = self._plain_storage()
         try:
-            return await self._load(storage)
-        finally:
-            await close(storage)
-
-    async def _load(self, storage: Storage) -> Contents:
-        names = self._place.names
-        if names is None:
-            own = await _load_own(storage, self._root)
+            names = self._place.names
+            own = await _load_own(storage, self._root) if names is None else None
             if own is not None:
                 if self._wanted is not None:
                     raise ConfigError(f"{self.source} knows its fields; leave `fields` out")
                 return own
-            names = await list_shards(storage, self.source)
-        folder = None if self._remote or self._storage is not None else Path(self._place.root)
-        foreign = Foreign(names, self.source, folder, self._wanted)
-        return await open_foreign(foreign, storage, partial(self._unpacked, storage))
+            names = await list_shards(storage, self.source) if names is None else names
+            folder = None if self._remote or self._storage is not None else Path(self._place.root)
+            foreign = Foreign(names, self.source, folder, self._wanted, bar)
+            return await open_foreign(foreign, storage, self._unpacked, checksums=checksums)
+        finally:
+            await close(storage)
 
     def _plain_storage(self, fingerprint: str | None = None) -> Storage:
         """Return a storage of the files as they lie there."""

@@ -13,7 +13,7 @@ import numpy as np
 import typer
 
 from ..dataset import Dataset
-from ..decode import for_kind
+from ..decode import Decoder
 from ..errors import AioloadError, ConfigError
 from ._console import (
     AsJson,
@@ -39,7 +39,7 @@ _SUFFIXES = {"ndarray": ".npy", "str": ".txt", "json": ".json", "int": ".i64", "
 
 def inspect(
     data: Annotated[str, typer.Argument(metavar="DATA", show_default=False,
-        help="The folder of a set, or its address.")],
+        help="A set: its folder or address; or shards of others: a file, a folder, name-{000..009}.tar.")],
     *,
     record: Annotated[int | None, typer.Option(min=0, metavar="N", help="Show one record.")] = None,
     save: Annotated[Path | None, typer.Option(metavar="DIR",
@@ -58,7 +58,7 @@ def inspect(
         return
 
     found = _read(dataset, record)
-    details = _details(found, dataset.fields)
+    details = _details(found, dataset)
     if save is not None:
         details["saved"] = [str(path) for path in _save(found, dataset.fields, save)]
     print_json(details) if as_json else _show_details(details)
@@ -91,15 +91,18 @@ def _read(dataset: Dataset, number: int) -> _Record:
 
 
 def _overview(dataset: Dataset) -> dict[str, Any]:
-    manifest, index = dataset.manifest, dataset.index
+    index = dataset.index
     sizes = np.diff(index.positions.astype(np.int64))
     return {
-        "records": manifest.records,
-        "fields": manifest.fields,
-        "index_fields": list(manifest.index_fields),
-        "metadata": manifest.metadata,
-        "data_bytes": manifest.data_bytes,
-        "index_bytes": manifest.index_bytes,
+        "format": dataset.kind,
+        "records": len(index),
+        "fields": dataset.fields,
+        "encodings": dataset.encodings,
+        "index_fields": list(index.columns),
+        "metadata": dataset.metadata,
+        "data_bytes": int(index.positions[-1]),
+        "index_bytes": index.nbytes,
+        "sums": index.sums is not None,
         "record_bytes": {
             "min": int(sizes.min()), "mean": float(sizes.mean()), "max": int(sizes.max())
         } if len(sizes) else None,
@@ -120,24 +123,28 @@ def _summary(dataset: Dataset, number: int) -> dict[str, Any]:
     except AioloadError as error:
         return {"record": number, "error": str(error)}
 
-    kinds = dataset.fields
+    kinds, decoders = dataset.fields, dataset.decoders
     return {
         "record": number,
         "key": found.key,
-        "fields": {n: _glance(kinds[n], v) for n, v in found.payloads.items()},
+        "fields": {n: _glance(kinds[n], v, decoders[n]) for n, v in found.payloads.items()},
     }
 
 
-def _glance(kind: str, payload: memoryview) -> Any:
+def _glance(kind: str, payload: memoryview, decode: Decoder) -> Any:
     """Return the value of a field where it is short, else its size."""
     if kind not in _INLINE or len(payload) > 10_000:
         return size(len(payload))
 
-    value = for_kind(kind)(payload)
+    try:
+        value = decode(payload)
+    except AioloadError as error:
+        return f"cannot be decoded: {short(error, 100)}"
     return short(value) if kind in ("str", "json") else value
 
 
-def _details(found: _Record, kinds: dict[str, str]) -> dict[str, Any]:
+def _details(found: _Record, dataset: Dataset) -> dict[str, Any]:
+    kinds, decoders = dataset.fields, dataset.decoders
     return {
         "record": found.number,
         "key": found.key,
@@ -145,16 +152,20 @@ def _details(found: _Record, kinds: dict[str, str]) -> dict[str, Any]:
         "start": found.start,
         "stop": found.stop,
         "fields": {
-            name: {"kind": kinds[name], "bytes": len(payload), "value": _describe(kinds[name], payload)}
+            name: {
+                "kind": kinds[name],
+                "bytes": len(payload),
+                "value": _describe(kinds[name], payload, decoders[name]),
+            }
             for name, payload in found.payloads.items()
         },
     }
 
 
-def _describe(kind: str, payload: memoryview) -> str:
+def _describe(kind: str, payload: memoryview, decode: Decoder) -> str:
     """Tell what a field decodes to; where it cannot be decoded, why."""
     try:
-        value = for_kind(kind)(payload)
+        value = decode(payload)
     except AioloadError as error:
         return f"cannot be decoded: {error}"
 
@@ -193,13 +204,15 @@ def _suffix(kind: str, payload: memoryview) -> str:
 
 def _show_overview(overview: dict[str, Any], data: str) -> None:
     shards, sizes = overview["shards"], overview["record_bytes"]
-    print(f"{data}: {count(overview['records'], 'record')}, {size(overview['data_bytes'])}")
+    what = "" if overview["format"] == "aioload" else f" ({overview['format']})"
+    print(f"{data}{what}: {count(overview['records'], 'record')}, {size(overview['data_bytes'])}")
     print_table(
         [
             ("records", "min {}, mean {}, max {}".format(*map(size, sizes.values())) if sizes else "none"),
             (
                 "index",
-                f"{size(overview['index_bytes'])}, columns: {', '.join(overview['index_fields']) or 'none'}",
+                f"{size(overview['index_bytes'])}, columns: {', '.join(overview['index_fields']) or 'none'}, "
+                f"{'with' if overview['sums'] else 'without'} a sum of each record",
             ),
             ("metadata", short(overview["metadata"], 100)),
         ]

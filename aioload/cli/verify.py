@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
-from ..errors import AioloadError
+from ..dataset import Dataset
+from ..errors import AioloadError, NotFoundError, ShardError
+from ..foreign import UNPROTECTED, place_of
 from ..shard.check import Problem, VerifyReport
 from ..shard.check import verify as verify_set
-from ..shard.format import MANIFEST_NAME
+from ..shard.format import INDEX_NAME, MANIFEST_NAME, shard_name
 from ..shard.manifest import Manifest
 from ..shard.reader import Reader
 from ..storage.address import Address
@@ -33,7 +37,7 @@ __all__ = ["verify"]
 
 def verify(
     data: Annotated[str, typer.Argument(metavar="DATA", show_default=False,
-        help="The folder of a set, or its address.")],
+        help="A set: its folder or address; or shards of others: a file, a folder, name-{000..009}.tar.")],
     *,
     storage_option: StorageOptions = None,
     as_json: AsJson = False,
@@ -41,22 +45,58 @@ def verify(
 ) -> None:  # fmt: skip
     """Check every sum and every offset of a set; name each damaged record."""
     started = time.monotonic()
-    with open_reader(data, parse_storage_options(storage_option)) as reader:
-        expected = _expected_bytes(reader)
-        with progress_bar("verifying", expected, quiet=quiet or as_json) as advance:
-            report = verify_set(reader, progress=lambda num_bytes: advance(num_bytes, num_bytes))
+    options = parse_storage_options(storage_option)
+    foreign = _foreign(data, options)
+    hint = None
+    if foreign is None:
+        report = _verify_own(data, options, quiet=quiet or as_json)
+    else:
+        report = _verify_foreign(foreign, quiet=quiet or as_json)
+        hint = None if foreign.index.sums is not None else UNPROTECTED.get(foreign.kind)
 
     if as_json:
-        print_json({**asdict(report), "ok": report.ok})
+        print_json({**asdict(report), "ok": report.ok, "unprotected": hint})
     else:
-        _show(
-            report,
-            Address.parse(data).shown if "://" in data else data,
-            time.monotonic() - started,
-            quiet=quiet,
-        )
+        shown = Address.parse(data).shown if "://" in data else data
+        _show(report, shown, time.monotonic() - started, quiet=quiet)
+        if hint is not None and not quiet:
+            print(f"not checked: {hint}")
     if not report.ok:
         raise typer.Exit(1)
+
+
+def _foreign(data: str, options: Mapping[str, Any] | None) -> Dataset | None:
+    """Return a set that others have written; None where it is one of aioload's own, whole or not."""
+    if place_of(data).names is None and not ("://" not in data and Path(data).is_file()):
+        with open_reader(data, options) as reader:
+            if any(_is_there(reader, name) for name in (MANIFEST_NAME, INDEX_NAME, shard_name(0))):
+                return None
+    return Dataset(data, storage_options=options)
+
+
+def _is_there(reader: Reader, name: str) -> bool:
+    try:
+        reader.size(name)
+    except NotFoundError:
+        return False
+    return True
+
+
+def _verify_own(data: str, options: Mapping[str, Any] | None, *, quiet: bool) -> VerifyReport:
+    with open_reader(data, options) as reader:
+        expected = _expected_bytes(reader)
+        with progress_bar("verifying", expected, quiet=quiet) as advance:
+            return verify_set(reader, progress=lambda num_bytes: advance(num_bytes, num_bytes))
+
+
+def _verify_foreign(dataset: Dataset, *, quiet: bool) -> VerifyReport:
+    try:
+        expected = int(dataset.index.positions[-1])
+    except ShardError as error:
+        problem = Problem(str(error.shard), error.record, "file", error.offset, str(error))
+        return VerifyReport(0, 0, 0, (problem,))
+    with progress_bar("verifying", expected, quiet=quiet) as advance:
+        return dataset.check(lambda num_bytes: advance(num_bytes, num_bytes))
 
 
 def _expected_bytes(reader: Reader) -> int:

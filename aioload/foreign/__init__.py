@@ -1,16 +1,23 @@
 """Foreign sets: shards that others have written, told by their content and indexed where they lie."""
 
+from .build import Progress
+from .check import UNPROTECTED, check_records
 from .contents import Contents, RecordFormat
-from .opening import Foreign, list_shards, open_foreign
+from .opening import Bar, Foreign, list_shards, no_bar, open_foreign
 from .place import Place, expand, place_of
 
 __all__ = [
+    "UNPROTECTED",
+    "Bar",
     "Contents",
     "Foreign",
     "Place",
+    "Progress",
     "RecordFormat",
+    "check_records",
     "expand",
     "list_shards",
+    "no_bar",
     "open_foreign",
     "place_of",
 ]

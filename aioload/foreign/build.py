@@ -24,7 +24,7 @@ from ..storage import read
 if TYPE_CHECKING:
     from ..storage import Storage
 
-__all__ = ["Progress", "join", "look_at_all", "scan_shards", "sum_records"]
+__all__ = ["PIECE_BYTES", "Progress", "join", "look_at_all", "pieces", "scan_shards", "sum_records"]
 
 AT_ONCE = 16  # shards; each holds a window of a few MiB
 PIECE_BYTES = 8 << 20
@@ -129,7 +129,7 @@ async def sum_records(storage: Storage, index: Index, progress: Progress = int) 
 
     async def look(number: int) -> None:
         first, stop = bounds[number]
-        for begin, end in _pieces(index, first, stop):
+        for begin, end in pieces(index, first, stop):
             sums[begin:end] = await _sums(storage, index, number, begin, end, progress)
 
     await look_at_all(len(index.shards), look)
@@ -159,18 +159,18 @@ async def _sums(
     return np.array(await anyio.to_thread.run_sync(lambda: [crc32c(part) for part in parts]), np.uint32)
 
 
-def _pieces(index: Index, first: int, stop: int) -> list[tuple[int, int]]:
+def pieces(index: Index, first: int, stop: int) -> list[tuple[int, int]]:
     """Cut the records of a shard into runs of about `PIECE_BYTES`; one that begins far away is alone."""
     far = set() if index.far is None else set(index.far[:, 0].tolist())
     ends = index.positions[first + 1 : stop + 1].tolist()
-    pieces, begin, start = [], first, int(index.positions[first]) if stop > first else 0
+    found, begin, start = [], first, int(index.positions[first]) if stop > first else 0
     for record, end in enumerate(ends, first):
         if record > begin and (end - start > PIECE_BYTES or record in far or record - 1 in far):
-            pieces.append((begin, record))
+            found.append((begin, record))
             begin, start = record, int(index.positions[record])
     if stop > begin:
-        pieces.append((begin, stop))
-    return pieces
+        found.append((begin, stop))
+    return found
 
 
 def _first(several: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import ConfigError, NotFoundError, ShardError
 from ..shard.sidecar import Sidecar
@@ -27,7 +27,7 @@ from .keep import Kept
 if TYPE_CHECKING:
     from ..storage import Storage
 
-__all__ = ["Foreign", "Version", "list_shards", "open_foreign"]
+__all__ = ["Bar", "Foreign", "Version", "list_shards", "no_bar", "open_foreign"]
 
 _log = logging.getLogger("aioload.index")
 
@@ -42,6 +42,11 @@ Bar = Callable[[str, int], AbstractContextManager[Progress]]
 """Shows how far a work of so many bytes is."""
 
 
+def no_bar(what: str, total: int) -> AbstractContextManager[Progress]:
+    """Show nothing."""
+    return nullcontext(int)
+
+
 @dataclass(frozen=True, slots=True)
 class Foreign:
     """A set of foreign shards, as it is to be opened."""
@@ -54,7 +59,7 @@ class Foreign:
     """The storage's folder, where it is on this machine."""
     fields: Mapping[str, str] | None = None
     """Fields that the user asks for."""
-    bar: Bar = lambda what, total: nullcontext(int)
+    bar: Bar = no_bar
     """Shows progress."""
 
 

@@ -1,0 +1,80 @@
+"""Check: every record of a foreign set, as far as its format has sums.
+
+The shards are looked through anew, whatever the index says, and each record is cut into its fields, which
+compares all sums that are in it. What no sum protects is told, not passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..errors import AioloadError
+from ..shard.check import Problem, VerifyReport
+from ..shard.format import crc32c
+from ..storage import read
+from .build import Progress, pieces
+
+if TYPE_CHECKING:
+    from ..storage import Storage
+    from .contents import Contents
+
+__all__ = ["UNPROTECTED", "check_records"]
+
+UNPROTECTED = {
+    "tar": "no sum protects the members' bytes, only their headers; `aioload index --checksums` sums them",
+    "mds": "no sum protects the rows, only their places; `aioload index --checksums` sums them",
+}
+"""By format: what cannot be told from the files alone."""
+
+
+async def check_records(contents: Contents, storage: Storage, progress: Progress = int) -> VerifyReport:
+    """Cut every record of a set, and compare it with its sum where the index has one.
+
+    Args:
+        contents: of the set.
+        storage: where its shards lie, as they are unpacked.
+        progress: told of bytes.
+
+    Raises:
+        StorageError: the storage failed, which says nothing about the data.
+    """
+    index = contents.index
+    problems: list[Problem] = []
+    for shard, name in enumerate(index.shards):
+        first, stop = int(index.shard_records[shard]), int(index.shard_records[shard + 1])
+        for begin, end in pieces(index, first, stop):
+            problems += await _check_piece(contents, storage, name, begin, end)
+            progress(int(index.positions[end] - index.positions[begin]))
+    return VerifyReport(len(index), int(index.positions[-1]), len(index.shards), tuple(problems))
+
+
+async def _check_piece(
+    contents: Contents, storage: Storage, name: str, first: int, stop: int
+) -> list[Problem]:
+    located = contents.index.locate(np.arange(first, stop, dtype=np.int64))
+    begins, ends = located.start.tolist(), located.stop.tolist()
+    low = min(begins)
+    data = memoryview(await read(storage, name, low, ends[-1]))
+    problems = []
+    for place, (begin, end) in enumerate(zip(begins, ends, strict=True)):
+        raw = data[begin - low : end - low]
+        sum_is_wrong = located.sums is not None and crc32c(raw) != int(located.sums[place])
+        message = (
+            "failed its checksum" if sum_is_wrong else _attempt(lambda raw=raw: contents.format.split(raw))
+        )
+        if message is not None:
+            problems.append(
+                Problem(name, first + place, "records", begin, f"{name}: record {first + place}: {message}")
+            )
+    return problems
+
+
+def _attempt(cut: Callable[[], object]) -> str | None:
+    try:
+        cut()
+    except AioloadError as error:
+        return str(error)
+    return None
