@@ -12,6 +12,7 @@ from .._version import __version__
 from ..errors import AioloadError
 from .cache import cache
 from .demo import demo
+from .export import export
 from .index import index
 from .inspect import inspect
 from .pack import pack
@@ -34,7 +35,7 @@ class _Commands(TyperGroup):
 
 
 app = typer.Typer(cls=_Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-for command in (pack, index, inspect, verify, demo):
+for command in (pack, index, inspect, verify, export, demo):
     app.command()(command)
 app.add_typer(cache, name="cache")
 

@@ -36,6 +36,9 @@ class Kind(StrEnum):
     folder = "folder"
     flat = "flat"
     webdataset = "webdataset"
+    tfrecord = "tfrecord"
+    mds = "mds"
+    parquet = "parquet"
     csv = "csv"
     jsonl = "jsonl"
 
@@ -50,8 +53,8 @@ class Check(StrEnum):
 
 def pack(
     sources: Annotated[list[str], typer.Argument(metavar="SRC...", show_default=False,
-        help="A folder of images (a sub-folder is a class), WebDataset archives (also name-{000..009}.tar), "
-             "or a CSV, TSV or JSONL table of paths.")],
+        help="A folder of images (a sub-folder is a class), WebDataset archives, TFRecord or Parquet files "
+             "(also name-{000..009}.tar), an MDS folder, or a CSV, TSV or JSONL table of paths.")],
     destination: Annotated[str, typer.Argument(metavar="DST", show_default=False,
         help="The folder to be made, or an address in a bucket, such as s3://bucket/train: what a run that "
              "was stopped has sent there is not sent again.")],

@@ -1,6 +1,6 @@
 """Foreign sets: shards that others have written, told by their content and indexed where they lie."""
 
-from .build import Progress
+from .build import Progress, pieces, read_piece
 from .check import UNPROTECTED, check_records
 from .contents import Contents, RecordFormat
 from .opening import Bar, Foreign, list_shards, no_bar, open_foreign
@@ -19,5 +19,7 @@ __all__ = [
     "list_shards",
     "no_bar",
     "open_foreign",
+    "pieces",
     "place_of",
+    "read_piece",
 ]

@@ -24,7 +24,16 @@ from ..storage import read
 if TYPE_CHECKING:
     from ..storage import Storage
 
-__all__ = ["PIECE_BYTES", "Progress", "join", "look_at_all", "pieces", "scan_shards", "sum_records"]
+__all__ = [
+    "PIECE_BYTES",
+    "Progress",
+    "join",
+    "look_at_all",
+    "pieces",
+    "read_piece",
+    "scan_shards",
+    "sum_records",
+]
 
 AT_ONCE = 16  # shards; each holds a window of a few MiB
 PIECE_BYTES = 8 << 20
@@ -140,23 +149,39 @@ async def _sums(
     storage: Storage, index: Index, shard: int, first: int, stop: int, progress: Progress
 ) -> npt.NDArray[np.uint32]:
     """Return the sums of neighbouring records; one that is larger than a piece is summed in parts."""
+    if stop - first == 1:
+        return np.array([await _sum_of_one(storage, index, shard, first, progress)], np.uint32)
+    records = await read_piece(storage, index, index.shards[shard], first, stop)
+    progress(sum(len(raw) for _, raw in records))
+    return np.array(await anyio.to_thread.run_sync(lambda: [crc32c(raw) for _, raw in records]), np.uint32)
+
+
+async def _sum_of_one(storage: Storage, index: Index, shard: int, record: int, progress: Progress) -> int:
+    located = index.locate(np.array([record], np.int64))
+    low, high, value = int(located.start[0]), int(located.stop[0]), 0
+    for place in range(low, high, PIECE_BYTES):
+        part = await read(storage, index.shards[shard], place, min(place + PIECE_BYTES, high))
+        value = await anyio.to_thread.run_sync(_add_to_sum, part, value)
+        progress(len(part))
+    return value
+
+
+def _add_to_sum(part: bytes, value: int) -> int:
+    return crc32c(part, value=value)
+
+
+async def read_piece(
+    storage: Storage, index: Index, shard: str, first: int, stop: int
+) -> list[tuple[int, memoryview]]:
+    """Return number and bytes of the records `first` to `stop` of a shard, read at once."""
     located = index.locate(np.arange(first, stop, dtype=np.int64))
     begins, ends = located.start.tolist(), located.stop.tolist()
-    low, high = min(begins), ends[-1]
-    name = index.shards[shard]
-    if stop - first == 1:
-        value = 0
-        for place in range(low, high, PIECE_BYTES):
-            part = await read(storage, name, place, min(place + PIECE_BYTES, high))
-            value = await anyio.to_thread.run_sync(
-                lambda data, before: crc32c(data, value=before), part, value
-            )
-            progress(len(part))
-        return np.array([value], np.uint32)
-    data = memoryview(await read(storage, name, low, high))
-    progress(high - low)
-    parts = [data[begin - low : end - low] for begin, end in zip(begins, ends, strict=True)]
-    return np.array(await anyio.to_thread.run_sync(lambda: [crc32c(part) for part in parts]), np.uint32)
+    low = min(begins)
+    data = memoryview(await read(storage, shard, low, ends[-1]))
+    return [
+        (first + place, data[begin - low : end - low])
+        for place, (begin, end) in enumerate(zip(begins, ends, strict=True))
+    ]
 
 
 def pieces(index: Index, first: int, stop: int) -> list[tuple[int, int]]:

@@ -6,7 +6,6 @@ compares all sums that are in it. What no sum protects is told, not passed over.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,8 +13,7 @@ import numpy as np
 from ..errors import AioloadError
 from ..shard.check import Problem, VerifyReport
 from ..shard.format import crc32c
-from ..storage import read
-from .build import Progress, pieces
+from .build import Progress, pieces, read_piece
 
 if TYPE_CHECKING:
     from ..storage import Storage
@@ -55,26 +53,20 @@ async def _check_piece(
     contents: Contents, storage: Storage, name: str, first: int, stop: int
 ) -> list[Problem]:
     located = contents.index.locate(np.arange(first, stop, dtype=np.int64))
-    begins, ends = located.start.tolist(), located.stop.tolist()
-    low = min(begins)
-    data = memoryview(await read(storage, name, low, ends[-1]))
     problems = []
-    for place, (begin, end) in enumerate(zip(begins, ends, strict=True)):
-        raw = data[begin - low : end - low]
+    for place, (record, raw) in enumerate(await read_piece(storage, contents.index, name, first, stop)):
         sum_is_wrong = located.sums is not None and crc32c(raw) != int(located.sums[place])
-        message = (
-            "failed its checksum" if sum_is_wrong else _attempt(lambda raw=raw: contents.format.split(raw))
-        )
+        message = "failed its checksum" if sum_is_wrong else _attempt(contents, raw)
         if message is not None:
-            problems.append(
-                Problem(name, first + place, "records", begin, f"{name}: record {first + place}: {message}")
-            )
+            start = int(located.start[place])
+            problems.append(Problem(name, record, "records", start, f"{name}: record {record}: {message}"))
     return problems
 
 
-def _attempt(cut: Callable[[], object]) -> str | None:
+def _attempt(contents: Contents, raw: memoryview) -> str | None:
+    """Cut a record; return what is wrong with it."""
     try:
-        cut()
+        contents.format.split(raw)
     except AioloadError as error:
         return str(error)
     return None

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import ConfigError, NotFoundError, ShardError
 from ..shard.sidecar import Sidecar
-from ..storage import read
+from ..storage import listing, read
 from .build import Progress, join, look_at_all, scan_shards, sum_records
 from .contents import Contents
 from .detect import HEAD_BYTES, refuse_compressed_tar, tell
@@ -120,13 +120,13 @@ async def list_shards(storage: Storage, label: str) -> tuple[str, ...]:
     Raises:
         ConfigError: the storage cannot list, or lists no shard.
     """
-    listing = getattr(storage, "listing", None)
-    if listing is None:
+    try:
+        names = sorted(await listing(storage))
+    except ConfigError as error:
         raise ConfigError(
-            f"{label} holds no set of aioload's own and no MDS folder, and what else lies there cannot be "
+            f"{label} holds neither a manifest.json nor an index.json, and what else lies there cannot be "
             "listed; name the shards, as in 'https://host/train-{000..099}.tar'"
-        )
-    names: list[str] = sorted(await listing())
+        ) from error
     shards = [name for name in names if _is_shard(name)]
     if not shards:
         some = ", ".join(names[:5]) or "nothing"

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from .export import ExportReport, export
 from .items import Item, Source, Unreadable
 from .packer import PackReport, pack
 from .prepare import Recipe
 from .sources import SOURCE_KINDS, find_source
 
-__all__ = ["SOURCE_KINDS", "Item", "PackReport", "Recipe", "Source", "Unreadable", "find_source", "pack"]
+__all__ = [
+    "SOURCE_KINDS",
+    "ExportReport",
+    "Item",
+    "PackReport",
+    "Recipe",
+    "Source",
+    "Unreadable",
+    "export",
+    "find_source",
+    "pack",
+]

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ..dataset import Dataset
 from ..errors import ConfigError, NotFoundError, StorageError
+from ..foreign import expand
 from .folders import Listing, class_folder, flat_folder, list_folder
+from .foreign import foreign
 from .items import Source, printable
+from .parquet import parquet
 from .tables import table
-from .tars import expand, webdataset
+from .tars import webdataset
 
 __all__ = ["SOURCE_KINDS", "find_source"]
 
-SOURCE_KINDS = ("folder", "flat", "webdataset", "csv", "jsonl")
-"""A sub-folder a class; images without labels; tar archives; tables."""
+SOURCE_KINDS = ("folder", "flat", "webdataset", "tfrecord", "mds", "parquet", "csv", "jsonl")
+"""A sub-folder a class; images without labels; tar archives; TFRecord files; MDS folders; tables."""
 
-_SUFFIXES = {".tar": "webdataset", ".csv": "csv", ".tsv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+_SUFFIXES = {
+    ".tar": "webdataset", ".tgz": "webdataset", ".tfrecord": "tfrecord", ".tfrecords": "tfrecord",
+    ".tfrec": "tfrecord", ".parquet": "parquet", ".csv": "csv", ".tsv": "csv", ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+}  # fmt: skip
+_PACKED = (".gz", ".zst", ".bz2", ".xz")
 
 
 def find_source(
@@ -69,19 +78,23 @@ def _open(paths: list[Path], kind: str | None, path_field: str | None, seed: int
     if kind in ("csv", "jsonl"):
         return table(_only(paths), is_json=kind == "jsonl", path_field=path_field, seed=seed)
 
-    if kind != "webdataset":
+    if kind not in _IN_ORDER:
         raise ConfigError(f"{paths[0]} is no folder, so it cannot be packed as {kind!r}")
 
-    return _open_archives(paths, seed)
+    return _open_in_order(kind, paths, seed)
 
 
 def _open_folder(root: Path, kind: str | None, seed: int | None) -> Source:
     listing = list_folder(root)
-    archives = [root / path for path in listing.others if os.sep not in path and path.endswith(".tar")]
-    kind = kind or _kind_by_content(listing, archives)
+    if kind == "mds" or (kind is None and "index.json" in listing.others):
+        return _open_in_order("mds", [root], seed)
 
-    if kind == "webdataset":
-        return _open_archives(archives, seed)
+    shards = [
+        root / path for path in listing.others if os.sep not in path and _kind_by_name(path) in _IN_ORDER
+    ]
+    kind = kind or _kind_by_content(listing, shards)
+    if kind in _IN_ORDER:
+        return _open_in_order(kind, [path for path in shards if _kind_by_name(path.name) == kind], seed)
 
     if kind not in ("folder", "flat"):
         raise ConfigError(f"{root} is a folder, so it cannot be packed as {kind!r}; name the file")
@@ -89,30 +102,42 @@ def _open_folder(root: Path, kind: str | None, seed: int | None) -> Source:
     return class_folder(listing, seed=seed) if kind == "folder" else flat_folder(listing, seed=seed)
 
 
-def _open_archives(paths: list[Path], seed: int | None) -> Source:
+def _open_in_order(kind: str, paths: list[Path], seed: int | None) -> Source:
+    """Open shards whose records come in the order in which they lie there."""
     if seed is not None:
         raise ConfigError(
-            "archives are read from front to back, so they cannot be shuffled while they are packed"
+            f"{kind} is read from front to back, so it cannot be shuffled while it is packed; a loader can"
         )
+    if not paths:
+        raise ConfigError(f"there is nothing to be packed as {kind!r}")
+    return _IN_ORDER[kind](paths)
 
-    return webdataset(paths)
+
+def _of_others(paths: list[Path]) -> Source:
+    return foreign(Dataset(paths if len(paths) > 1 else paths[0]))
 
 
-def _kind_by_content(listing: Listing, archives: list[Path]) -> str:
+_IN_ORDER: dict[str, Callable[[list[Path]], Source]] = {
+    "webdataset": webdataset,
+    "tfrecord": _of_others,
+    "mds": _of_others,
+    "parquet": parquet,
+}
+
+
+def _kind_by_content(listing: Listing, shards: list[Path]) -> str:
     if listing.images:
         return "folder" if listing.classes else "flat"
 
-    if archives:
-        return "webdataset"
+    if shards:
+        return _kind_by_suffix(shards)
 
     hint = "; it is packed already" if "manifest.json" in listing.others else ""
-    raise ConfigError(
-        f"{listing.root} holds neither images nor archives{hint}; to pack a table, name the file"
-    )
+    raise ConfigError(f"{listing.root} holds neither images nor shards{hint}; to pack a table, name the file")
 
 
 def _kind_by_suffix(paths: list[Path]) -> str:
-    kinds = {_SUFFIXES.get(path.suffix.lower()) for path in paths}
+    kinds = {_kind_by_name(path.name) for path in paths}
     kind = kinds.pop()
     if kind is None or kinds:
         raise ConfigError(
@@ -121,6 +146,13 @@ def _kind_by_suffix(paths: list[Path]) -> str:
         )
 
     return kind
+
+
+def _kind_by_name(name: str) -> str | None:
+    bare = name.lower()
+    for suffix in _PACKED:
+        bare = bare.removesuffix(suffix)
+    return _SUFFIXES.get(Path(bare).suffix, "tfrecord" if ".tfrecord-" in bare else None)
 
 
 def _only(paths: list[Path]) -> Path:

@@ -9,7 +9,6 @@ would be.
 from __future__ import annotations
 
 import itertools
-import re
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -20,9 +19,7 @@ from ..errors import ShardError
 from .items import Item, Source, printable
 from .values import kind_of
 
-__all__ = ["expand", "webdataset"]
-
-_RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
+__all__ = ["webdataset"]
 
 
 @dataclass(slots=True)
@@ -54,18 +51,6 @@ def webdataset(paths: list[Path]) -> Source:
     fields = {name: kind_of(name) for name in first.raw}
     items = (_checked(item, fields) for item in itertools.chain([first], samples))
     return Source("webdataset", fields, items, sum(path.stat().st_size for path in paths))
-
-
-def expand(pattern: str) -> list[str]:
-    """Return the names that a pattern like `train-{000..009}.tar` stands for; others stand for themselves."""
-    match = _RANGE.search(pattern)
-    if match is None:
-        return [pattern]
-
-    first, last = match.groups()
-    width = len(first) if first.startswith("0") or len(first) == len(last) else 0
-    names = [f"{pattern[: match.start()]}{number:0{width}}" for number in range(int(first), int(last) + 1)]
-    return [name + rest for name in names for rest in expand(pattern[match.end() :])]
 
 
 def _read(path: Path) -> Iterator[Item]:

@@ -182,7 +182,7 @@ class RecordFormat(Protocol):
 
     @property
     def encodings(self) -> Mapping[str, str]:
-        """By field, what its bytes are where they are not as in the own format (see `decode.for_encoding`)."""
+        """By field, what its bytes are where they are not as in the own format; see `decode.for_encoding`."""
 
     def split(self, record: memoryview) -> tuple[str | None, dict[str, memoryview]]:
         """Return the key and the payload of each field."""

@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 
 from ..errors import ConfigError, ShardError
 
-__all__ = ["Storage", "check_name", "check_range", "close", "ends_early", "miscounted", "read"]
+__all__ = ["Storage", "check_name", "check_range", "close", "ends_early", "listing", "miscounted", "read"]
 
 _BELIEVED = 64 << 20  # bytes that are set aside without asking whether the file is that long
 
@@ -64,6 +64,21 @@ async def read(storage: Storage, name: str, start: int = 0, stop: int | None = N
     buffer = bytearray(stop - start)
     await storage.read_into(name, start, memoryview(buffer))
     return bytes(buffer)
+
+
+async def listing(storage: Storage) -> list[str]:
+    """Return the names of the files in a storage, not of those in folders within.
+
+    Raises:
+        ConfigError: it is one that cannot list, such as a web server.
+    """
+    names = getattr(storage, "listing", None)
+    if names is None:
+        raise ConfigError(
+            f"{storage!r} cannot list its files; name the shards, as in 'https://host/train-{{000..099}}.tar'"
+        )
+    found: list[str] = await names()
+    return found
 
 
 async def close(storage: Storage) -> None:

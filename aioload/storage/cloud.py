@@ -67,6 +67,22 @@ class CloudStorage:
         await self._take(answer, name, memoryview(memory))
         return bytes(memory)
 
+    async def listing(self) -> list[str]:
+        """Return the names of the files in the folder, whose sizes and tags are known from then on."""
+        import obstore
+
+        store = self._open_store("listing")
+        try:
+            found = await obstore.list_with_delimiter_async(store, self._folder or None)
+        except Exception as error:
+            raise self._translated(error, "") from None
+        names = []
+        for meta in found["objects"]:
+            name = meta["path"].removeprefix(self._folder)
+            self._compare(name, meta)
+            names.append(name)
+        return names
+
     async def read_into(self, name: str, start: int, out: memoryview) -> None:
         """Fill `out`, whole, with the bytes of a file from `start` on; filling nothing does no I/O."""
         view = check_range(start, out)

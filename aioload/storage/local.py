@@ -96,6 +96,20 @@ class LocalStorage:
             raise StorageError(f"{self._root / name} is not a file; name the files inside it", shard=name)
         return int(status.st_size)
 
+    async def version(self, name: str) -> str:
+        """Return what tells a file from what lay there before: when it was last written to."""
+        self._check(name)
+        with self._translating(name):
+            status = await aiofiles.os.stat(self._root / name, executor=self._threads)
+        return str(status.st_mtime_ns)
+
+    async def listing(self) -> list[str]:
+        """Return the names of the files in the folder itself, but for hidden ones."""
+        if self._closed:
+            raise ClosedError(f"the storage over {self._root} has been closed; open it again")
+        with self._translating("."):
+            return await asyncio.wrap_future(self._threads.submit(_listed, self._root))
+
     async def read_into(self, name: str, start: int, out: memoryview) -> None:
         """Fill `out`, whole, with the bytes of a file from `start` on; filling nothing does no I/O."""
         self._check(name)
@@ -221,6 +235,11 @@ class LocalStorage:
         except OSError as error:
             message = f"cannot read {self._root / name}: {error.strerror}; check the disk and the file's mode"
             raise StorageError(message, shard=name, errno=error.errno, cause=error.strerror) from error
+
+
+def _listed(root: Path) -> list[str]:
+    with os.scandir(root) as entries:
+        return [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_file()]
 
 
 def _advise(path: str, places: Sequence[tuple[int, int]]) -> None:

@@ -95,6 +95,10 @@ class Retrying(Wrapping):
         """Return what tells this content of a file from another; None where the storage does not know."""
         return await self._try(name, 0, lambda _: super(Retrying, self).version(name))
 
+    async def listing(self) -> list[str]:
+        """Return the names of the files in the folder."""
+        return await self._try("", 0, lambda _: super(Retrying, self).listing())
+
     async def read_into(self, name: str, start: int, out: memoryview) -> None:
         """Fill `out`, whole, with the bytes of a file from `start` on."""
         view = check_range(start, out)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import AioloadError
-from .base import Storage, close, read
+from .base import Storage, close, listing, read
 
 __all__ = ["MOST_READS", "Wrapping", "annotate"]
 
@@ -46,6 +46,14 @@ class Wrapping:
             return None
         tag: str | None = await self._storage.version(name)
         return tag
+
+    async def listing(self) -> list[str]:
+        """Return the names of the files in the folder.
+
+        Raises:
+            ConfigError: the storage cannot list.
+        """
+        return await listing(self._storage)
 
     async def read_into(self, name: str, start: int, out: memoryview) -> None:
         """Fill `out`, whole, with the bytes of a file from `start` on."""

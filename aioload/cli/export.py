@@ -1,0 +1,57 @@
+"""`aioload export`: any set as WebDataset archives."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..dataset import Dataset
+from ..packing import export as export_set
+from ._console import (
+    AsJson,
+    Quiet,
+    StorageOptions,
+    count,
+    parse_size,
+    parse_storage_options,
+    print_json,
+    progress_bar,
+    size,
+)
+
+__all__ = ["export"]
+
+
+def export(
+    data: Annotated[str, typer.Argument(metavar="DATA", show_default=False,
+        help="A set: its folder or address; or shards of others: a file, a folder, name-{000..009}.tar.")],
+    destination: Annotated[Path, typer.Argument(metavar="DST", show_default=False,
+        help="The folder for the archives.")],
+    *,
+    shard_size: Annotated[int, typer.Option("--shard-size", parser=parse_size, metavar="BYTES",
+        help="How large an archive may become.")] = 256 << 20,
+    storage_option: StorageOptions = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:  # fmt: skip
+    """Write a set as WebDataset archives, its payloads byte for byte."""
+    started = time.monotonic()
+    dataset = Dataset(data, storage_options=parse_storage_options(storage_option))
+    with progress_bar("exporting", int(dataset.index.positions[-1]), quiet=quiet or as_json) as advance:
+        report = export_set(
+            dataset,
+            destination,
+            shard_bytes=shard_size,
+            progress=lambda num_bytes: advance(num_bytes, num_bytes),
+        )
+    if as_json:
+        print_json(asdict(report))
+    elif not quiet:
+        print(
+            f"{destination}: {count(report.records, 'sample')} ({size(report.data_bytes)}) in "
+            f"{count(len(report.shards), 'archive')}, {time.monotonic() - started:.1f} s"
+        )
