@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import ConfigError
+from ..shard.kinds import kind_of
 from .items import Item, Source, printable, shuffled
-from .values import kind_of
 
 __all__ = ["Listing", "class_folder", "flat_folder", "list_folder"]
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError, ShardError
+from ..shard.kinds import kind_of
 from .items import Item, Source, printable, shuffled
-from .values import kind_of
 
 __all__ = ["PATH_FIELDS", "table"]
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import IO
 
 from ..errors import ShardError
+from ..shard.kinds import kind_of
 from .items import Item, Source, printable
-from .values import kind_of
 
 __all__ = ["webdataset"]
 

@@ -1,4 +1,4 @@
-"""How the bytes of a file become the value of a field; the file's suffix tells the kind."""
+"""How the bytes of a file become the value of a field."""
 
 from __future__ import annotations
 
@@ -9,21 +9,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["kind_of", "parse"]
-
-_KINDS = {
-    **dict.fromkeys(("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff"), "image"),
-    **dict.fromkeys(("wav", "flac", "ogg", "mp3"), "audio"),
-    "cls": "int",
-    "txt": "str",
-    "json": "json",
-    "npy": "ndarray",
-}
-
-
-def kind_of(name: str) -> str:
-    """Return the kind that the suffix of a file's name stands for; `bytes` where it says nothing."""
-    return _KINDS.get(name.rpartition(".")[2].lower(), "bytes")
+__all__ = ["parse"]
 
 
 def parse(kind: str, data: bytes) -> Any:

@@ -25,6 +25,7 @@ __all__ = [
     "check_columns",
     "check_fields",
     "encode",
+    "kind_of",
 ]
 
 KINDS = ("image", "audio", "ndarray", "int", "float", "str", "bytes", "json")
@@ -35,8 +36,22 @@ MAX_FIELDS = 1024  # keeps a record's header under 4.1 KB, and a mistake from ma
 Fields = tuple[tuple[str, str], ...]
 """Names and kinds of the fields, in the order in which a record holds them."""
 
+_SUFFIXES = {
+    **dict.fromkeys(("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff"), "image"),
+    **dict.fromkeys(("wav", "flac", "ogg", "mp3"), "audio"),
+    "cls": "int",
+    "txt": "str",
+    "json": "json",
+    "npy": "ndarray",
+}
+
 _INT = struct.Struct("<q")
 _FLOAT = struct.Struct("<d")
+
+
+def kind_of(name: str) -> str:
+    """Return the kind that the suffix of a file's name stands for; `bytes` where it says nothing."""
+    return _SUFFIXES.get(name.rpartition(".")[2].lower(), "bytes")
 
 
 def encode(kind: str, value: object, field: str = "") -> bytes | memoryview:

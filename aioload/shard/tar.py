@@ -1,0 +1,248 @@
+"""WebDataset archives as shards: where their samples lie, and the record format that reads them.
+
+A record is the files of one key with their headers, as they lie in the archive. A hard link has the bytes of
+an earlier file: a record with one begins where the headers of that file do (`Scanned.far`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import ShardError
+from .kinds import Fields, kind_of
+from .scan import Scanned, Scanner
+from .tarheader import BadMember, Member, member_at
+from .tarsample import Sample, plain_path, sample_name, shown, split
+from .tarwalk import End, walk
+
+__all__ = ["TarFormat", "scan"]
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TarFormat:
+    """The record format of WebDataset archives."""
+
+    fields: Fields
+    """Names and kinds of the fields that are wanted; others are passed over."""
+    _names: frozenset[str] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_names", frozenset(name for name, _ in self.fields))
+
+    def split(self, record: memoryview) -> tuple[str, dict[str, memoryview]]:
+        """Return the key and the payload of each field: views of the record, but for sparse files.
+
+        Raises:
+            ShardError: the record is damaged or cut, lacks a field, or a field leads to nothing in it.
+        """
+        sample = split(record, self._names)
+        if len(sample.views) != len(self._names):
+            raise self._lacking(sample)
+        return shown(sample.key), sample.views
+
+    def _lacking(self, sample: Sample) -> ShardError:
+        missing = ", ".join(repr(name) for name, _ in self.fields if name not in sample.views)
+        there = [*sample.views, *sample.others]
+        return ShardError(
+            f"the sample {shown(sample.key)!r} has no field {missing}: it has {', '.join(there)}; ask for "
+            "fields that all samples have, or pass on_error='skip'",
+            key=shown(sample.key),
+            fields=there,
+        )
+
+
+def scan(size: int, name: str) -> Scanner:
+    """Ask for the headers of an archive; return where its samples lie.
+
+    Args:
+        size: of the file.
+        name: what messages call it.
+
+    Raises:
+        ShardError: it is no archive, or files of a key do not lie side by side.
+    """
+    samples = _Samples(name)
+    end = yield from walk(size, samples)
+    if end.place == 0 and not end.marked and (end.damage is None or end.damage.member is None):
+        reason = "it has no header" if end.damage is None else str(end.damage)
+        raise ShardError(f"{name} is no tar archive: {reason}", shard=name, offset=0)
+
+    samples.close()
+    yield from samples.check(size)
+    far = np.empty((0, 2), np.int64)
+    if samples.links:
+        origins = _Origins(samples.links)
+        yield from walk(size, origins)
+        far = origins.far(samples.starts)
+    return _scanned(samples, end, size, far)
+
+
+class _Samples:
+    """Puts files of a key together, in the order in which they come."""
+
+    def __init__(self, shard: str) -> None:
+        self.shard = shard
+        self.stop = 0  # where the bytes of the last sample end
+        self.key: bytes | None = None
+        self.first: list[bytes] | None = None  # fields of the first sample
+        self.links: set[bytes] = set()  # where hard links lead to
+        self._fields: list[bytes] = []
+        self._starts: list[Array] = []
+        self._hashes: list[Array] = []
+
+    def files(self, names: list[bytes], starts: Array, stops: Array) -> None:
+        """Take ordinary files.
+
+        hot: once a file; guarded by benchmarks/index_tar.py.
+        """
+        key, fields = self.key, self._fields
+        begun, hashes, last = [], [], -1
+        for number, name in enumerate(names):
+            base = name.rfind(b"/") + 1
+            dot = name.find(b".", base)
+            if dot <= base or dot + 1 == len(name):
+                continue
+            suffix = name[dot + 1 :].lower()
+            if not suffix.isascii():
+                suffix = sample_name(name)[1]  # type: ignore[index]  # it has a field, as seen above
+            last = number
+
+            if name[:dot] != key:
+                if self.first is None and key is not None:
+                    self.first = fields
+                key, fields = name[:dot], [suffix]
+                begun.append(number)
+                hashes.append(hash(key))
+            elif suffix in fields:
+                raise self._twice(name, int(starts[number]))
+            else:
+                fields.append(suffix)
+
+        self.key, self._fields = key, fields
+        if last >= 0:
+            self.stop = int(stops[last])
+            self._starts.append(starts[begun])
+            self._hashes.append(np.array(hashes, np.int64))
+
+    def member(self, member: Member) -> None:
+        """Take any other member."""
+        if member.kind == "link":
+            self.links.add(plain_path(member.link))
+        if member.kind != "other":
+            self.files([member.name], np.array([member.start]), np.array([member.data_stop]))
+
+    def close(self) -> None:
+        """Make arrays of what has come."""
+        if self.first is None and self.key is not None:
+            self.first = self._fields
+        self.starts = np.concatenate([np.empty(0, np.int64), *self._starts])
+        self._sums = np.concatenate([np.empty(0, np.int64), *self._hashes])
+
+    def check(self, size: int) -> Generator[tuple[int, int], memoryview, None]:
+        """Make sure that each key comes once, by hashes first, then by names."""
+        order = np.argsort(self._sums, kind="stable")
+        again = np.flatnonzero(self._sums[order[1:]] == self._sums[order[:-1]])
+        for place in again[np.argsort(order[again + 1])].tolist():
+            before = yield from _name_at(int(self.starts[order[place]]), size)
+            start = int(self.starts[order[place + 1]])
+            name = yield from _name_at(start, size)
+            if _key_of(name) == _key_of(before):
+                what = f"its sample {shown(_key_of(name))!r} has ended before"
+                raise self._broken(
+                    name, start, f"{what}: files of a key must lie side by side; sort the archive by name"
+                )
+
+    def _twice(self, name: bytes, start: int) -> ShardError:
+        key, suffix = sample_name(name) or (b"", b"")
+        return self._broken(name, start, f"the sample {shown(key)!r} has its field {shown(suffix)!r} twice")
+
+    def _broken(self, name: bytes, start: int, what: str) -> ShardError:
+        return ShardError(
+            f"{shown(name)} in {self.shard} (byte {start}): {what}",
+            shard=self.shard,
+            offset=start,
+            member=shown(name),
+        )
+
+
+class _Origins:
+    """Finds out how far before a record the bytes lie that its hard links mean."""
+
+    def __init__(self, links: set[bytes]) -> None:
+        self._links = links
+        self._reach: dict[bytes, int] = {}  # by path: where the last of that name so far has its bytes
+        self._found: list[tuple[int, int]] = []  # where a link is, and where its bytes are
+
+    def files(self, names: list[bytes], starts: Array, stops: Array) -> None:
+        """Take ordinary files."""
+        for name, start in zip(names, starts.tolist(), strict=True):
+            self._note(name, start)
+
+    def member(self, member: Member) -> None:
+        """Take any other member."""
+        if member.kind == "file":
+            self._note(member.name, member.start)
+        elif member.kind == "link":
+            reach = self._reach.get(plain_path(member.link), member.start)
+            self._note(member.name, reach)
+            if sample_name(member.name) is not None:
+                self._found.append((member.start, reach))
+
+    def far(self, starts: Array) -> npt.NDArray[np.int64]:
+        """Return the records that have bytes before their span, each with the first of them."""
+        places, reaches = np.array(self._found, np.int64).reshape(-1, 2).T
+        records = np.searchsorted(starts, places, side="right") - 1
+        first = starts.copy()
+        np.minimum.at(first, records, reaches)
+        changed = np.flatnonzero(first < starts)
+        return np.stack([changed, first[changed]], axis=1)
+
+    def _note(self, name: bytes, reach: int) -> None:
+        if plain_path(name) in self._links:
+            self._reach[plain_path(name)] = reach
+
+
+def _scanned(samples: _Samples, end: End, size: int, far: npt.NDArray[np.int64]) -> Scanned:
+    """Return what has been found, with what is damaged as the last record."""
+    starts, stop, damage = samples.starts, samples.stop, end.damage
+    if damage is not None:
+        parts = sample_name(damage.member.name) if damage.member is not None else None
+        if parts is None or parts[0] != samples.key:
+            starts = np.append(starts, end.place)  # else the last sample lacks something, and is no record
+        stop = size
+
+    wholes = len(starts) - (damage is not None)
+    return Scanned(
+        data_start=int(starts[0]) if len(starts) else 0,
+        ends=np.append(starts[1:], stop).astype(np.uint64) if len(starts) else np.empty(0, np.uint64),
+        far=far[far[:, 0] < wholes],
+        damage=None if damage is None else _reason(damage),
+        fields=tuple((shown(name), kind_of(shown(name))) for name in samples.first or ()),
+        facts={"end_mark": end.marked},
+    )
+
+
+def _reason(damage: BadMember) -> str:
+    what = f" ({shown(damage.member.name)})" if damage.member is not None else ""
+    return f"byte {damage.offset}: {damage}{what}; it is cut short or damaged"
+
+
+def _name_at(start: int, size: int) -> Generator[tuple[int, int], memoryview, bytes]:
+    """Return the path of a member that has been read before."""
+    try:
+        member = yield from member_at(start, size)
+    except BadMember:
+        member = None  # the file has changed meanwhile
+    return b"" if member is None else member.name
+
+
+def _key_of(name: bytes) -> bytes:
+    """Return the key of a path."""
+    return (sample_name(name) or (b"",))[0]
