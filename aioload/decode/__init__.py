@@ -5,7 +5,7 @@ from __future__ import annotations
 from .array import Float, Int, NDArray
 from .audio import Audio
 from .image import Image
-from .kinds import Decoder, for_kind
+from .kinds import Decoder, for_encoding, for_kind
 from .text import Bytes, Json, Str
 
 __all__ = [
@@ -18,5 +18,6 @@ __all__ = [
     "Json",
     "NDArray",
     "Str",
+    "for_encoding",
     "for_kind",
 ]

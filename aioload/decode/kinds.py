@@ -9,9 +9,10 @@ from ..errors import ConfigError
 from .array import Float, Int, NDArray
 from .audio import Audio
 from .image import Image
+from .mds import for_mds
 from .text import Bytes, Json, Str
 
-__all__ = ["Decoder", "for_kind"]
+__all__ = ["Decoder", "for_encoding", "for_kind"]
 
 Decoder = Callable[[memoryview], Any]
 """What decodes a field: called with one value's bytes; what it returns becomes the field of the sample."""
@@ -26,6 +27,20 @@ _DECODERS: dict[str, Callable[[], Decoder]] = {
     "bytes": Bytes,
     "json": Json,
 }
+
+_ENCODINGS: dict[str, Callable[[str], Decoder]] = {"mds": for_mds}
+
+
+def for_encoding(encoding: str) -> Decoder:
+    """Return the decoder of a foreign encoding, such as `mds:uint16`.
+
+    Raises:
+        ConfigError: it is unknown, or one that is never read.
+    """
+    family, _, name = encoding.partition(":")
+    if family not in _ENCODINGS:
+        raise ConfigError(f"there is no encoding {encoding!r}; known are those of {', '.join(_ENCODINGS)}")
+    return _ENCODINGS[family](name)
 
 
 def for_kind(kind: str) -> Decoder:
