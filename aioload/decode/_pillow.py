@@ -17,7 +17,7 @@ from ._cut import STRAIGHT, TURNS, Box, Cut, Turn, reduction
 from ._jpeg import exif_orientation
 from ._opening import Jpeg, hushed, open_picture, too_large
 
-__all__ = ["decode"]
+__all__ = ["decode", "from_pixels"]
 
 Pixels = npt.NDArray[Any]
 Cutter = Callable[[int, int], Cut | None]
@@ -75,6 +75,25 @@ def decode(
     except SampleError:
         raise
     except Exception as error:  # Pillow answers damage with a dozen classes that have nothing else in common
+        raise _translated(error, raw) from error
+
+
+def from_pixels(mode: str, size: tuple[int, int], raw: bytes) -> Pixels:
+    """Convert a picture that is in memory as Pillow has it there to RGB.
+
+    Args:
+        mode: Pillow's, without a palette.
+        size: width and height.
+        raw: the pixels, exactly as many.
+
+    Raises:
+        SampleError: the mode cannot become RGB, or Pillow does not take the pixels.
+    """
+    try:
+        return _pixels(_converted(Image.frombytes(mode, size, raw), "RGB"))
+    except SampleError:
+        raise
+    except Exception as error:  # as in `decode`
         raise _translated(error, raw) from error
 
 

@@ -10,6 +10,7 @@ from .array import Float, Int, NDArray
 from .audio import Audio
 from .feature import for_feature
 from .image import Image
+from .mds import for_mds
 from .text import Bytes, Json, Str
 
 __all__ = ["Decoder", "for_encoding", "for_kind"]
@@ -28,7 +29,7 @@ _DECODERS: dict[str, Callable[[], Decoder]] = {
     "json": Json,
 }
 
-_ENCODINGS: dict[str, Callable[[str], Decoder]] = {"example": for_feature}
+_ENCODINGS: dict[str, Callable[[str], Decoder]] = {"example": for_feature, "mds": for_mds}
 
 
 def for_encoding(encoding: str) -> Decoder:
