@@ -148,16 +148,18 @@ class _Samples:
     def check(self, size: int) -> Generator[tuple[int, int], memoryview, None]:
         """Make sure that each key comes once, by hashes first, then by names."""
         order = np.argsort(self._sums, kind="stable")
-        again = np.flatnonzero(self._sums[order[1:]] == self._sums[order[:-1]])
-        for place in again[np.argsort(order[again + 1])].tolist():
-            before = yield from _name_at(int(self.starts[order[place]]), size)
-            start = int(self.starts[order[place + 1]])
+        sums = self._sums[order]
+        again = np.flatnonzero(sums[1:] == sums[:-1]) + 1
+        for place in again[np.argsort(order[again])].tolist():  # the first in the file that comes again
+            start = int(self.starts[order[place]])
             name = yield from _name_at(start, size)
-            if _key_of(name) == _key_of(before):
-                what = f"its sample {shown(_key_of(name))!r} has ended before"
-                raise self._broken(
-                    name, start, f"{what}: files of a key must lie side by side; sort the archive by name"
-                )
+            for before in range(int(np.searchsorted(sums, sums[place])), place):
+                other = yield from _name_at(int(self.starts[order[before]]), size)
+                if _key_of(name) == _key_of(other):
+                    what = f"its sample {shown(_key_of(name))!r} has ended before"
+                    raise self._broken(
+                        name, start, f"{what}: files of a key must lie side by side; sort the archive by name"
+                    )
 
     def _twice(self, name: bytes, start: int) -> ShardError:
         key, suffix = sample_name(name) or (b"", b"")
