@@ -185,16 +185,17 @@ def _check(head: bytes, at: int) -> tuple[bytes, int]:
     """Return the type of a header, and the size that it gives, if its sum is right."""
     if len(head) < BLOCK:
         raise BadMember("the file ends where a header should be", at)
+    size = _simple_size(head)
+    if size >= 0:
+        return head[156:157], size
     try:
         total, size = _number(head[148:156]), _number(head[124:136])
     except ValueError:
         raise BadMember("a damaged header: its numbers are none", at) from None  # the cause says no more
 
-    rest = head[:148] + head[156:]
-    unsigned = sum(rest) + 8 * 32
-    signed = unsigned - 256 * sum(byte > 127 for byte in rest)
-    if total not in (unsigned, signed):
-        raise BadMember(f"a damaged header: its checksum is {total}, it should be {unsigned}", at)
+    right = sum(head) - sum(head[148:156]) + 8 * 32
+    if total != right and total != right - 256 * sum(byte > 127 for byte in head[:148] + head[156:]):
+        raise BadMember(f"a damaged header: its checksum is {total}, it should be {right}", at)
     return head[156:157], size
 
 
