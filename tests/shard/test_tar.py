@@ -129,7 +129,8 @@ def test_a_sparse_file_cannot_ask_for_everything() -> None:
 
 
 @pytest.mark.parametrize(
-    "map_", [b"", b"x\n", b"9999999999999999999\n", b"1\n0\n600\n", b"1\n99\n4\n", b"2\n0\n4\n"]
+    "map_",
+    [b"", b"x\n", b"9999999999999999999\n", b"1\n0\n600\n", b"1\n99\n4\n", b"2\n0\n4\n", b"2\n2\n2\n0\n2\n"],
 )
 def test_a_damaged_map_is_an_error(map_: bytes) -> None:
     """A map that does not fit the file or what is stored: a typed error, never other bytes."""
