@@ -1,4 +1,4 @@
-"""How many members of a WebDataset archive does one core index a second, and what does one sample cost to split?
+"""How many members of a WebDataset archive does a core index a second, and what does a sample cost to split?
 
     python benchmarks/index_tar.py
 

@@ -192,3 +192,13 @@ def test_the_memory_of_a_tree_counts_children(modules: Any) -> None:
 
     assert with_child.total - before.total > 60 << 20
     assert abs(without.total - before.total) < 30 << 20
+
+
+def test_an_archive_is_indexed_whole() -> None:
+    """Both archives are read to their last member, and each line has its figures."""
+    status, out = run("index_tar.py", "--members", 600, "--runs", 1)
+
+    rows = [line.split() for line in out.splitlines()[1:]]
+    assert status == 0
+    assert [(row[0], row[2]) for row in rows] == [("ustar", "600"), ("pax", "600")]
+    assert all(float(row[3].replace(",", "")) > 0 < float(row[5]) for row in rows)

@@ -363,13 +363,31 @@ def test_keys_end_at_the_first_dot_after_the_last_slash() -> None:
 
 def test_an_unsorted_archive_is_an_error(tmp_path: Path) -> None:
     """Case T02: files of a key that do not lie side by side are named, and nothing is left."""
-    source = find_source([CASES / "tar" / "interleaved.tar"])
+    archive = CASES / "tar" / "interleaved.tar"
 
     with pytest.raises(ShardError, match=r"0\.json in .*interleaved\.tar") as caught:
-        pack(source, tmp_path / "set", recipe=NO_CHECK)
+        pack(find_source([archive]), tmp_path / "set", recipe=NO_CHECK)
 
-    assert caught.value.shard == str(CASES / "tar" / "interleaved.tar")
+    assert caught.value.shard == str(archive)
     assert not list(tmp_path.glob("set/*"))
+
+
+def test_links_in_an_archive_are_read_or_refused(tmp_path: Path) -> None:
+    """A hard link has the bytes of its target; a symbolic link is an error that names it and the archive."""
+    path = write_tar(tmp_path / "a.tar", {"a.x": b"1"})
+    with tarfile.open(path, "a") as archive:
+        link = tarfile.TarInfo("b.x")
+        link.type, link.linkname = tarfile.LNKTYPE, "a.x"
+        archive.addfile(link)
+        link.name, link.type = "c.x", tarfile.SYMTYPE
+        archive.addfile(link)
+
+    items = iter(find_source([path]).items)
+
+    assert [next(items).raw, next(items).raw] == [{"x": b"1"}, {"x": b"1"}]
+    with pytest.raises(ShardError, match=r"a\.tar \(byte 1536\): c\.x is a symbolic link to a\.x") as caught:
+        next(items)
+    assert (caught.value.shard, caught.value.key) == (str(path), "c")
 
 
 def test_equal_keys_of_two_archives_are_two_records(tmp_path: Path) -> None:

@@ -1,37 +1,31 @@
 """WebDataset archives as a source: files of the same key, side by side in a tar, make a record.
 
-The key is everything up to the first dot after the last slash; the rest, in lower case, is the field. Names
-without a dot there, or that begin with one, are passed over. `tarfile` ends quietly where a header is cut or
-damaged, so the end of each archive is looked at again: a whole one has a block of zeros where the next header
-would be.
+Each archive is scanned before its first record is read, so files of a key that do not lie side by side are
+found before anything of it is packed. Unlike a loader, a packer takes only archives that say where they end:
+of one that was cut between two files, nobody would miss the rest later.
 """
 
 from __future__ import annotations
 
 import itertools
-import tarfile
+import os
+import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from ..errors import ShardError
+from ..errors import ConfigError, ShardError
+from ..foreign.detect import HEAD_BYTES, tell
 from ..shard.kinds import kind_of
-from .items import Item, Source, printable
+from ..shard.scan import Scanned, run
+from ..shard.tar import scan
+from ..shard.tarsample import shown, split
+from ..storage.codecs import BadData, check_codec, open_stream
+from .items import Item, Source
 
 __all__ = ["webdataset"]
 
-
-@dataclass(slots=True)
-class _Sample:
-    """Files of one key, as far as the archive has been read."""
-
-    key: str
-    """The key."""
-    files: dict[str, bytes] = field(default_factory=dict)
-    """Their bytes, by field."""
-    cost: int = 0
-    """Bytes of the archive that they take."""
+_PART_BYTES = 4 << 20
 
 
 def webdataset(paths: list[Path]) -> Source:
@@ -55,88 +49,76 @@ def webdataset(paths: list[Path]) -> Source:
 
 def _read(path: Path) -> Iterator[Item]:
     """Yield the samples of an archive; a key is its own only within it."""
-    seen: set[str] = set()
-    sample: _Sample | None = None
-
-    with path.open("rb") as file:
-        for archive, member in _members(file, path):
-            parts = _split(member.name)
-            if parts is None:
-                continue
-
-            key, name = parts
-            if sample is None or key != sample.key:
-                if sample is not None:
-                    yield _item(path, sample)
-                sample = _Sample(key)
-                _check_new(key, seen, member, path)
-
-            if name in sample.files:
-                raise _broken(path, member, f"the sample {printable(key)!r} has its field {name!r} twice")
-            sample.files[name] = _content(archive, member, path)
-            sample.cost += archive.offset - member.offset
-
-    if sample is not None:
-        yield _item(path, sample)
+    with _opened(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        found = run(scan(size, str(path)), lambda start, stop: _bytes(file, path, start, stop))
+        begins = dict(found.far.tolist())
+        start = found.data_start
+        for number, stop in enumerate(found.ends[: found.wholes].tolist()):
+            yield _item(path, start, stop - start, _bytes(file, path, begins.get(number, start), stop))
+            start = stop
+    _check_end(path, found, start)
 
 
-def _members(file: IO[bytes], path: Path) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
-    """Yield the regular files of an archive, and make sure that it ends as archives do."""
-    start = 0
-    try:
-        with tarfile.open(fileobj=file, mode="r:") as archive:
-            while (member := archive.next()) is not None:
-                start = archive.offset
-                archive.members = []  # type: ignore[attr-defined]  # it would keep all; not in the stubs
-                if member.isreg():
-                    yield archive, member
-            start = archive.offset
-    except tarfile.TarError as error:
-        raise ShardError(f"{path} cannot be read on from byte {start}: {error}; it is cut short or damaged",
-                         shard=str(path), offset=start) from error  # fmt: skip
+def _opened(path: Path) -> IO[bytes]:
+    """Open an archive; one that is compressed as a whole is unpacked to a file without a name first.
 
+    Raises:
+        ConfigError: it is compressed in a way that cannot be unpacked here.
+        ShardError: it cannot be unpacked.
+    """
+    file = path.open("rb")
+    codec = tell(file.read(HEAD_BYTES), str(path))[1]
+    if codec is None:
+        return file
+    with file:
+        stream = open_stream(check_codec(codec)) if codec in ("gzip", "bzip2") else None
+        if stream is None:
+            raise ConfigError(f"{path} is compressed ({codec}); unpack it, and pack the plain .tar", shard=str(path))
+        file.seek(0)
+        plain = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
+        try:
+            while data := file.read(_PART_BYTES):
+                plain.writelines(stream.feed(data))
+            stream.finish()
+        except BadData as error:
+            plain.close()
+            raise ShardError(f"{path} cannot be unpacked ({codec}): {error}; copy it again", shard=str(path)) from error
+        except BaseException:
+            plain.close()
+            raise
+    return plain
+
+
+def _bytes(file: IO[bytes], path: Path, start: int, stop: int) -> bytes:
     file.seek(start)
-    block = file.read(tarfile.BLOCKSIZE)
-    if block != bytes(tarfile.BLOCKSIZE):
-        what = (
-            "a damaged header"
-            if len(block) == tarfile.BLOCKSIZE
-            else "the file ends without an archive's end mark"
-        )
-        raise ShardError(f"{path} cannot be read on from byte {start}: {what}; it is cut short or damaged",
-                         shard=str(path), offset=start)  # fmt: skip
-
-
-def _content(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> bytes:
-    try:
-        file = archive.extractfile(member)
-        data = b"" if file is None else file.read()
-    except (tarfile.TarError, EOFError) as error:
-        raise _broken(path, member, f"its bytes cannot be read: {error}; the archive is cut short") from error
-
-    if len(data) != member.size:
-        raise _broken(path, member, f"it has {len(data)} of {member.size} bytes; the archive is cut short")
+    data = file.read(stop - start)
+    if len(data) != stop - start:
+        raise ShardError(f"{path} has become shorter while it was read", shard=str(path), offset=start)
     return data
 
 
-def _split(name: str) -> tuple[str, str] | None:
-    """Return key and field of a file, or None for a name that belongs to no sample."""
-    folder, slash, base = name.rpartition("/")
-    stem, dot, field_name = base.partition(".")
-    return (folder + slash + stem, field_name.lower()) if stem and dot and field_name else None
+def _item(path: Path, start: int, cost: int, record: bytes) -> Item:
+    try:
+        sample = split(memoryview(record))
+    except ShardError as error:
+        raise ShardError(
+            f"{path} (byte {start}): {error}", shard=str(path), offset=start, key=error.key
+        ) from error
+    key = shown(sample.key)
+    return Item(f"{path}: {key}", key, {}, {name: bytes(view) for name, view in sample.views.items()}, cost)
 
 
-def _check_new(key: str, seen: set[str], member: tarfile.TarInfo, path: Path) -> None:
-    if key in seen:
-        what = f"its sample {printable(key)!r} has ended before: files of a key must lie side by side"
-        raise _broken(path, member, f"{what}; sort the archive by name")
-    seen.add(key)
-
-
-def _item(path: Path, sample: _Sample) -> Item:
-    return Item(
-        f"{path}: {printable(sample.key)}", printable(sample.key), {}, dict(sample.files), sample.cost
-    )
+def _check_end(path: Path, found: Scanned, stop: int) -> None:
+    """Make sure that an archive ends as archives do."""
+    if found.damage is not None:
+        raise ShardError(f"{path} cannot be read on from {found.damage}", shard=str(path), offset=stop)
+    if not found.facts["end_mark"]:
+        raise ShardError(
+            f"{path} ends at byte {stop} without an archive's end mark: it is cut short or damaged",
+            shard=str(path),
+            offset=stop,
+        )
 
 
 def _checked(item: Item, fields: dict[str, str]) -> Item:
@@ -149,8 +131,3 @@ def _checked(item: Item, fields: dict[str, str]) -> Item:
             fields=sorted(item.raw),
         )
     return item
-
-
-def _broken(path: Path, member: tarfile.TarInfo, what: str) -> ShardError:
-    return ShardError(f"{printable(member.name)} in {path} (byte {member.offset}): {what}",
-                      shard=str(path), offset=member.offset, member=printable(member.name))  # fmt: skip

@@ -6,6 +6,7 @@ an earlier file: a record with one begins where the headers of that file do (`Sc
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Any
@@ -94,8 +95,7 @@ class _Samples:
         self.first: list[bytes] | None = None  # fields of the first sample
         self.links: set[bytes] = set()  # where hard links lead to
         self._fields: list[bytes] = []
-        self._starts: list[Array] = []
-        self._hashes: list[Array] = []
+        self._starts, self._hashes = array("q"), array("q")  # of each sample: where it begins, its key's hash
 
     def files(self, names: list[bytes], starts: Array, stops: Array) -> None:
         """Take ordinary files.
@@ -128,36 +128,55 @@ class _Samples:
         self.key, self._fields = key, fields
         if last >= 0:
             self.stop = int(stops[last])
-            self._starts.append(starts[begun])
-            self._hashes.append(np.array(hashes, np.int64))
+            self._starts.frombytes(starts[begun].tobytes())
+            self._hashes.extend(hashes)
 
     def member(self, member: Member) -> None:
         """Take any other member."""
         if member.kind == "link":
             self.links.add(plain_path(member.link))
-        if member.kind != "other":
-            self.files([member.name], np.array([member.start]), np.array([member.data_stop]))
+        parts = sample_name(member.name)
+        if parts is None or member.kind == "other":
+            return
+
+        key, suffix = parts
+        self.stop = member.data_stop
+        if key != self.key:
+            self._begin()
+            self.key, self._fields = key, [suffix]
+            self._starts.append(member.start)
+            self._hashes.append(hash(key))
+        elif suffix in self._fields:
+            raise self._twice(member.name, member.start)
+        else:
+            self._fields.append(suffix)
 
     def close(self) -> None:
         """Make arrays of what has come."""
-        if self.first is None and self.key is not None:
-            self.first = self._fields
-        self.starts = np.concatenate([np.empty(0, np.int64), *self._starts])
-        self._sums = np.concatenate([np.empty(0, np.int64), *self._hashes])
+        self._begin()
+        self.starts = np.array(self._starts, np.int64)
 
     def check(self, size: int) -> Generator[tuple[int, int], memoryview, None]:
         """Make sure that each key comes once, by hashes first, then by names."""
-        order = np.argsort(self._sums, kind="stable")
-        again = np.flatnonzero(self._sums[order[1:]] == self._sums[order[:-1]])
-        for place in again[np.argsort(order[again + 1])].tolist():
-            before = yield from _name_at(int(self.starts[order[place]]), size)
-            start = int(self.starts[order[place + 1]])
+        hashes = np.array(self._hashes, np.int64)
+        order = np.argsort(hashes, kind="stable")
+        sums = hashes[order]
+        again = np.flatnonzero(sums[1:] == sums[:-1]) + 1
+        for place in again[np.argsort(order[again])].tolist():  # the first in the file that comes again
+            start = int(self.starts[order[place]])
             name = yield from _name_at(start, size)
-            if _key_of(name) == _key_of(before):
-                what = f"its sample {shown(_key_of(name))!r} has ended before"
-                raise self._broken(
-                    name, start, f"{what}: files of a key must lie side by side; sort the archive by name"
-                )
+            for before in range(int(np.searchsorted(sums, sums[place])), place):
+                other = yield from _name_at(int(self.starts[order[before]]), size)
+                if _key_of(name) == _key_of(other):
+                    what = f"its sample {shown(_key_of(name))!r} has ended before"
+                    raise self._broken(
+                        name, start, f"{what}: files of a key must lie side by side; sort the archive by name"
+                    )
+
+    def _begin(self) -> None:
+        """Keep the fields of the first sample, when it has ended."""
+        if self.first is None and self.key is not None:
+            self.first = self._fields
 
     def _twice(self, name: bytes, start: int) -> ShardError:
         key, suffix = sample_name(name) or (b"", b"")

@@ -17,13 +17,14 @@ import zlib
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 
-__all__ = ["BLOCK", "BadMember", "Member", "Sparse", "assemble", "member_at", "ordinary", "padded"]
+from .tarsparse import Sparse
+
+__all__ = ["BLOCK", "BadMember", "Member", "member_at", "ordinary", "padded"]
 
 BLOCK = 512
 """Bytes of a header; what follows it is padded to a multiple."""
 
 _MAX_EXTENSION = 16 << 20  # of a long name or a PAX header: maps of sparse files can be large, names are not
-_MAX_SPARSE = 1 << 30  # what a sparse file may become: a map of a few bytes can ask for any amount
 _PIECE = struct.Struct("12s12s")
 _NO_DATA = (b"1", b"2", b"3", b"4", b"5", b"6")  # of all others the size counts, known or not
 _FILES = (b"0", b"\0", b"7", b"S")
@@ -42,16 +43,6 @@ class BadMember(Exception):
     def __init__(self, reason: str, offset: int, member: Member | None = None) -> None:
         super().__init__(reason)
         self.offset, self.member = offset, member
-
-
-@dataclass(frozen=True, slots=True)
-class Sparse:
-    """How the stored bytes of a sparse file lie in it."""
-
-    size: int
-    """Bytes of the file."""
-    pieces: tuple[tuple[int, int], ...] | None
-    """Where each piece begins and how long it is; None: the stored bytes begin with a list of that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,28 +135,6 @@ def member_at(start: int, size: int) -> Generator[tuple[int, int], memoryview, M
         at += BLOCK + padded(length)
 
 
-def assemble(sparse: Sparse, stored: memoryview) -> memoryview:
-    """Return the bytes of a sparse file.
-
-    Raises:
-        ValueError: its map fits neither its size nor what is stored.
-    """
-    if not 0 <= sparse.size <= _MAX_SPARSE:
-        raise ValueError(f"a sparse file of {sparse.size} bytes, more than {_MAX_SPARSE}")
-
-    pieces, at = (sparse.pieces, 0) if sparse.pieces is not None else _stored_map(stored)
-    if at + sum(length for _, length in pieces) != len(stored):
-        raise ValueError("the map of a sparse file does not fit what is stored of it")
-
-    whole = bytearray(sparse.size)
-    for start, length in pieces:
-        if start + length > sparse.size:
-            raise ValueError("the map of a sparse file leads beyond its end")
-        whole[start : start + length] = stored[at : at + length]
-        at += length
-    return memoryview(whole).toreadonly()
-
-
 def _simple_size(head: bytes) -> int:
     """Return the size of a whole header with the usual numbers and a right sum; -1: look more closely."""
     if len(head) != BLOCK or head[135] not in (0, 32) or head[154] not in (0, 32):
@@ -185,16 +154,17 @@ def _check(head: bytes, at: int) -> tuple[bytes, int]:
     """Return the type of a header, and the size that it gives, if its sum is right."""
     if len(head) < BLOCK:
         raise BadMember("the file ends where a header should be", at)
+    size = _simple_size(head)
+    if size >= 0:
+        return head[156:157], size
     try:
         total, size = _number(head[148:156]), _number(head[124:136])
     except ValueError:
         raise BadMember("a damaged header: its numbers are none", at) from None  # the cause says no more
 
-    rest = head[:148] + head[156:]
-    unsigned = sum(rest) + 8 * 32
-    signed = unsigned - 256 * sum(byte > 127 for byte in rest)
-    if total not in (unsigned, signed):
-        raise BadMember(f"a damaged header: its checksum is {total}, it should be {unsigned}", at)
+    right = sum(head) - sum(head[148:156]) + 8 * 32
+    if total != right and total != right - 256 * sum(byte > 127 for byte in head[:148] + head[156:]):
+        raise BadMember(f"a damaged header: its checksum is {total}, it should be {right}", at)
     return head[156:157], size
 
 
@@ -329,17 +299,3 @@ def _old_sparse(
 def _pieces(data: bytes) -> list[tuple[int, int]]:
     """Return the used entries of a map."""
     return [(_number(start), _number(length)) for start, length in _PIECE.iter_unpack(data) if any(length)]
-
-
-def _stored_map(stored: memoryview) -> tuple[list[tuple[int, int]], int]:
-    """Return the map with which the bytes of a sparse file of version 1.0 begin, and where it ends."""
-    numbers: list[int] = []
-    count, at = 1, 0
-    while len(numbers) < count:
-        line = bytes(stored[at : at + 21]).partition(b"\n")
-        if not (line[1] and line[0].isdigit()):
-            raise ValueError("the map of a sparse file is damaged")
-        numbers.append(int(line[0]))
-        at += len(line[0]) + 1
-        count = 1 + 2 * numbers[0]
-    return list(zip(numbers[1::2], numbers[2::2], strict=True)), padded(at)

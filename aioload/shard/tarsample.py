@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from ..errors import ShardError
-from .tarheader import BadMember, Member, assemble, member_at, ordinary, padded
+from .tarheader import BadMember, Member, member_at, ordinary, padded
+from .tarsparse import assemble
 
 __all__ = ["Sample", "plain_path", "sample_name", "shown", "split"]
 

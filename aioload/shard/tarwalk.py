@@ -103,7 +103,7 @@ class _Table:
 
     def __init__(self, base: int, view: memoryview, size: int) -> None:
         count = len(view) // BLOCK
-        blocks = np.frombuffer(view, np.uint8, count * BLOCK).reshape(count, BLOCK)
+        blocks = np.frombuffer(view, np.uint8)[: count * BLOCK].reshape(count, BLOCK)
         sizes = _octal(blocks[:, 124:136])
         after = np.arange(1, count + 1) + (sizes + BLOCK - 1) // BLOCK
         after[sizes < 0] = -1
