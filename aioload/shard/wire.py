@@ -22,6 +22,7 @@ _PACKED = _STRING = 1 << 3 | _BYTES
 _INT64 = 1 << 3 | _VARINT
 _FLOAT = 1 << 3 | _FIXED32
 
+_SIZE_BYTES = 5  # the most that protobuf allows for a tag or a length
 _SHORT_BYTES = 40  # up to here a loop is faster than numpy's dozen calls
 _STRIDE_BYTES = 1 << 16  # what numpy allocates for a stride stays in the cache, however long the list
 
@@ -30,7 +31,7 @@ class Malformed(ValueError):
     """The bytes are no such message; translated at the border to an error that names the place."""
 
 
-# hot: some times a field; guarded by benchmarks/bench_foreign.py
+# hot: some times a field; guarded by benchmarks/bench_tfrecord.py
 def walk(data: memoryview, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
     """Yield tag, first byte and byte after the last of each member of a message.
 
@@ -47,7 +48,7 @@ def walk(data: memoryview, start: int, stop: int) -> Iterator[tuple[int, int, in
         if tag < 0x80:
             at += 1
         else:
-            tag, at = _varint(data, at, stop)
+            tag, at = _varint(data, at, min(stop, at + _SIZE_BYTES))
 
         form = tag & 7
         if form == _BYTES:
@@ -55,7 +56,7 @@ def walk(data: memoryview, start: int, stop: int) -> Iterator[tuple[int, int, in
                 last = at + 1 + data[at]
                 at += 1
             else:
-                length, at = _varint(data, at, stop)
+                length, at = _varint(data, at, min(stop, at + _SIZE_BYTES))
                 last = at + length
         elif form == _VARINT:
             last = _varint(data, at, stop)[1]
