@@ -39,15 +39,13 @@ def main() -> None:
     ints = arrays.with_kinds({"height": "int", "label": "int"})
     unchecked = TFRecordFormat(ints.fields, ints.encodings, check_data=False)
     for name, form in (("two lists", arrays), ("two ints", ints), ("two ints, data unchecked", unchecked)):
-        print(
-            f"split of a 100 KB image and {name}: {cpu_seconds(lambda form=form: form.split(record)) * 1e6:.1f} us"
-        )
+        micros = cpu_seconds(lambda form=form: form.split(record)) * 1e6
+        print(f"split of a 100 KB image and {name}: {micros:.1f} us")
 
     draw = np.random.default_rng(1)
     for most in (2**7, 2**31, 2**63):
-        message = memoryview(
-            render("example:int64", draw.integers(0, most, INTS, np.uint64).astype(np.int64))
-        )
+        numbers = draw.integers(0, most, INTS, np.uint64).astype(np.int64)
+        message = memoryview(render("example:int64", numbers))
         decode = for_encoding("example:int64")
         micros = cpu_seconds(lambda message=message, decode=decode: decode(message), 100) * 1e6
         print(f"packed list of {INTS:,} ints below {most:,}: {micros:.0f} us")

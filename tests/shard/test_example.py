@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from protos import entry, example, feature, listed, member, sequence, varint
 
 from aioload.shard.example import entries, feature_list, learn, sniff
-from aioload.shard.wire import Malformed, byte_strings, floats, int64s, walk
+from aioload.shard.wire import Malformed, byte_strings, floats, int64s, only_int64, walk
 
 INT64 = st.integers(-(2**63), 2**63 - 1) | st.integers(0, 300)
 FLOAT = st.floats(width=32)
@@ -34,6 +34,19 @@ def test_ints_of_all_64_bits_come_back(pieces: list[tuple[list[int], bool]]) -> 
 
     assert found.dtype == np.int64
     assert found.tolist() == [value for values, _ in pieces for value in values]
+
+
+@given(pieces=st.lists(st.tuples(st.lists(INT64, max_size=2), st.booleans()), max_size=2))
+@case(pieces=[([-1], True)])
+@case(pieces=[([-1], False)])
+def test_a_single_int_is_the_only_one(pieces: list[tuple[list[int], bool]]) -> None:
+    """The short way to one number gives the one that there is, or leaves it to the long way."""
+    message = b"".join(listed("int64", values, packed=packed) for values, packed in pieces)
+
+    found = only_int64(memoryview(message))
+
+    assert found is None or [found] == int64s(memoryview(message)).tolist()
+    assert found is not None or len(pieces) != 1 or len(pieces[0][0]) != 1
 
 
 @given(pieces=st.lists(st.tuples(st.lists(FLOAT, max_size=30), st.booleans()), max_size=4))
