@@ -10,7 +10,7 @@ from collections.abc import Container
 from typing import Any, Literal
 
 from .kinds import KEY_NAME, Fields
-from .wire import Malformed, byte_strings, floats, int64s, other_form, walk
+from .wire import Malformed, byte_strings, floats, int64s, other_form, sole, walk
 
 __all__ = ["ENCODINGS", "LIST_KINDS", "PAYLOADS", "Payload", "entries", "feature_list", "learn", "sniff"]
 
@@ -90,6 +90,10 @@ def feature_list(feature: memoryview) -> tuple[str, memoryview]:
     Raises:
         Malformed: the bytes are no feature.
     """
+    tag, start = sole(feature, 0, len(feature))
+    if tag in LIST_KINDS:
+        return LIST_KINDS[tag], feature[start:]
+
     kind, pieces = 0, list[memoryview]()
     for tag, start, stop in walk(feature, 0, len(feature)):
         if tag in LIST_KINDS:
@@ -147,6 +151,12 @@ def learn(data: memoryview, payload: Payload) -> tuple[Fields, dict[str, str]]:
 
 def _entry(data: memoryview, first: int, last: int) -> tuple[bytes, memoryview]:
     """Return name and value of one entry of a map."""
+    if last - first > 2 and data[first] == _FIRST and data[first + 1] < 0x80:
+        at = first + 2 + data[first + 1]
+        tag, start = sole(data, at, last) if at < last else (0, 0)
+        if tag == _SECOND:
+            return bytes(data[first + 2 : at]), data[start:last]
+
     name, pieces = b"", list[memoryview]()
     for tag, start, stop in walk(data, first, last):
         if tag == _FIRST:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import SampleError
 from .example import LIST_KINDS, feature_list
-from .wire import byte_strings, floats, int64s
+from .wire import byte_strings, floats, int64s, only_int64
 
 __all__ = ["Cut", "render"]
 
@@ -60,6 +60,10 @@ class Cut:
             if len(values) == 1:
                 return values[0]
             raise self._misfit("several values" if values else "no value", "exactly one")
+
+        number = only_int64(message) if self.list_kind == "int64" else None
+        if number is not None:
+            return memoryview(_INT.pack(number))
 
         numbers = int64s(message) if self.list_kind == "int64" else floats(message)
         if len(numbers) != 1:

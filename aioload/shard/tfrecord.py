@@ -257,7 +257,7 @@ def _ahead(ends: array[int]) -> int:
     return _HOP_BYTES if last >= _LARGE_BYTES else _WINDOW_BYTES
 
 
-# hot: the loop goes once over each record; guarded by benchmarks/bench_foreign.py
+# hot: the loop goes once over each record; guarded by benchmarks/bench_tfrecord.py
 def _pass(window: memoryview, first: int, size: int, ends: array[int]) -> tuple[int, str]:
     """Go from head to head as far as a window shows them, and note where records end.
 
@@ -284,7 +284,7 @@ def _learn(
 ) -> Generator[tuple[int, int], memoryview, tuple[Fields, dict[str, Any]]]:
     """Return fields and facts as the first record tells them that is whole and has any."""
     sound = False
-    for number in range(min(len(ends), _LEARN_RECORDS)):
+    for number in range(0 if payload == "bytes" else min(len(ends), _LEARN_RECORDS)):
         start = ends[number - 1] if number else 0
         record = yield start, ends[number]
         data = record[_HEAD.size : -_SUM.size]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Malformed", "byte_strings", "floats", "int64s", "other_form", "walk"]
+__all__ = ["Malformed", "byte_strings", "floats", "int64s", "only_int64", "other_form", "sole", "walk"]
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
@@ -22,15 +22,42 @@ _PACKED = _STRING = 1 << 3 | _BYTES
 _INT64 = 1 << 3 | _VARINT
 _FLOAT = 1 << 3 | _FIXED32
 
+_SIZE_BYTES = 5  # the most that protobuf allows for a tag or a length
 _SHORT_BYTES = 40  # up to here a loop is faster than numpy's dozen calls
 _STRIDE_BYTES = 1 << 16  # what numpy allocates for a stride stays in the cache, however long the list
+
+# of numbers of 0 to 10 bytes, those that count among the first eight
+_FIRST_BYTES = np.array([(1 << 8 * min(size, 8)) - 1 for size in range(11)], np.uint64)
+# in a word of eight bytes of 7 bits each: the lower one of two neighbours, the upper one, the gap between
+_PAIRS = tuple(
+    (np.uint64(low), np.uint64(low << 8 * width), np.uint64(width))
+    for low, width in ((0x007F007F007F007F, 1), (0x00003FFF00003FFF, 2), (0x000000000FFFFFFF, 4))
+)
 
 
 class Malformed(ValueError):
     """The bytes are no such message; translated at the border to an error that names the place."""
 
 
-# hot: some times a field; guarded by benchmarks/bench_foreign.py
+# hot: once a field, and again at each depth
+def sole(data: memoryview, start: int, stop: int) -> tuple[int, int]:
+    """Return tag and first byte of the member that is all of a message and has a length; 0 if none is.
+
+    A shorter way where messages are as writers mostly write them: what it does not know, `walk` reads.
+    """
+    at, shift, length = start + 1, 0, 0
+    while at < stop and shift < 35:
+        byte = data[at]
+        at += 1
+        length |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            tag = data[start]
+            return (tag, at) if at + length == stop and tag & 0x87 == _BYTES and tag >= 8 else (0, 0)
+        shift += 7
+    return 0, 0
+
+
+# hot: some times a field; guarded by benchmarks/bench_tfrecord.py
 def walk(data: memoryview, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
     """Yield tag, first byte and byte after the last of each member of a message.
 
@@ -47,7 +74,7 @@ def walk(data: memoryview, start: int, stop: int) -> Iterator[tuple[int, int, in
         if tag < 0x80:
             at += 1
         else:
-            tag, at = _varint(data, at, stop)
+            tag, at = _varint(data, at, min(stop, at + _SIZE_BYTES))
 
         form = tag & 7
         if form == _BYTES:
@@ -55,7 +82,7 @@ def walk(data: memoryview, start: int, stop: int) -> Iterator[tuple[int, int, in
                 last = at + 1 + data[at]
                 at += 1
             else:
-                length, at = _varint(data, at, stop)
+                length, at = _varint(data, at, min(stop, at + _SIZE_BYTES))
                 last = at + length
         elif form == _VARINT:
             last = _varint(data, at, stop)[1]
@@ -81,6 +108,11 @@ def byte_strings(message: memoryview) -> Iterator[memoryview]:
     Raises:
         Malformed: the bytes are no such list.
     """
+    tag, start = sole(message, 0, len(message))
+    if tag == _STRING:
+        yield message[start:]
+        return
+
     for tag, start, stop in walk(message, 0, len(message)):
         if tag == _STRING:
             yield message[start:stop]
@@ -100,6 +132,15 @@ def int64s(message: memoryview) -> npt.NDArray[np.int64]:
             return numbers
 
     return _numbers(message, _INT64, _varints, np.dtype(np.int64))
+
+
+def only_int64(message: memoryview) -> int | None:
+    """Return the number of an `Int64List` of one; None where there is no one, or `int64s` must tell."""
+    tag, start = (_PACKED, 1) if len(message) and message[0] == _INT64 else sole(message, 0, len(message))
+    if tag != _PACKED or start == len(message):
+        return None
+    number, at = _varint(message, start, len(message))
+    return (number ^ 1 << 63) - (1 << 63) if at == len(message) else None
 
 
 def floats(message: memoryview) -> npt.NDArray[np.float32]:
@@ -123,6 +164,11 @@ def other_form(tag: int, at: int) -> Malformed:
 
 def _numbers(message: memoryview, single: int, read: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """Return the numbers of a list whose members are packed runs and single numbers, in whatever order."""
+    tag, start = sole(message, 0, len(message))
+    if tag == _PACKED:
+        run: npt.NDArray[Any] = read(message[start:])
+        return run
+
     runs = []
     for tag, start, stop in walk(message, 0, len(message)):
         if tag in (_PACKED, single):
@@ -130,9 +176,6 @@ def _numbers(message: memoryview, single: int, read: Any, dtype: np.dtype[Any]) 
         elif tag >> 3 == 1:
             raise other_form(tag, start)
 
-    if len(runs) == 1:
-        run: npt.NDArray[Any] = runs[0]
-        return run
     return np.concatenate(runs) if runs else np.empty(0, dtype)
 
 
@@ -186,12 +229,28 @@ def _stride(raw: npt.NDArray[np.uint8], stops: npt.NDArray[np.int64]) -> npt.NDA
     if longest > 10 or (longest == 10 and (raw[stops[sizes == 10] - 1] > 1).any()):
         raise _too_long()
 
-    values: npt.NDArray[np.uint64] = (raw[starts] & 0x7F).astype(np.uint64)
+    # by eights costs the same for all; one or two bytes are sooner had one by one
+    known = 1 if longest <= 2 else 8
+    values = (raw[starts] & 0x7F).astype(np.uint64) if known == 1 else _eights(raw, starts, sizes)
     more = np.arange(len(stops))
-    for place in range(1, longest):
+    for place in range(known, longest):
         more = more[sizes[more] > place]
         bits = (raw[starts[more] + place] & 0x7F).astype(np.uint64)
         values[more] |= bits << np.uint64(7 * place)
+    return values
+
+
+def _eights(
+    raw: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
+) -> npt.NDArray[np.uint64]:
+    """Return what the first eight bytes of each number give, or those that it has."""
+    padded = np.zeros(len(raw) + 8, np.uint8)
+    padded[: len(raw)] = raw
+    values: npt.NDArray[np.uint64] = np.ndarray((len(raw),), "<u8", padded, 0, (1,))[starts]
+    values &= _FIRST_BYTES[sizes]
+
+    for low, high, bits in _PAIRS:  # two neighbours become one of twice the bits
+        values = values & low | (values & high) >> bits
     return values
 
 
