@@ -6,6 +6,7 @@ from .cachefolder import default_cache_folder
 from .lent import Lent
 from .local import LocalStorage
 from .memory import MemoryStorage
+from .unpacked import Packed, Unpacked
 
 __all__ = [
     "CacheCounts",
@@ -13,7 +14,9 @@ __all__ = [
     "Lent",
     "LocalStorage",
     "MemoryStorage",
+    "Packed",
     "Storage",
+    "Unpacked",
     "check_name",
     "check_range",
     "close",

@@ -1,0 +1,227 @@
+"""Compressed files, unpacked in pieces of bounded size, whatever they claim or hide.
+
+gzip, zlib and bzip2 are taken as they come, part by part. What unpacks zstd, brotli and snappy here (cramjam)
+takes whole files only, into memory of a given size: for these the packed file is spooled to the disk, and
+unpacked from there to a file that has all its room beforehand, so that a full disk is an error and no signal.
+"""
+
+from __future__ import annotations
+
+import bz2
+import importlib
+import mmap
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from ..errors import ConfigError
+
+__all__ = ["SIZED", "BadData", "Stream", "check_codec", "open_stream", "unpack_whole"]
+
+_PIECE = 1 << 20
+_SLICE = 256 << 10  # of what is packed, at a time
+_WHOLE = {
+    "zstd": ("zstd", "decompress_into"),
+    "brotli": ("brotli", "decompress_into"),
+    "snappy": ("snappy", "decompress_raw_into"),
+}
+SIZED = frozenset(_WHOLE)
+"""Codecs that must be told how long a file becomes."""
+
+_ALIASES = {"gz": "gzip", "br": "brotli", "zst": "zstd", "bzip2": "bz2"}
+
+
+class BadData(Exception):
+    """Packed bytes are cut short, damaged, or followed by others; for callers to translate."""
+
+
+class Stream(Protocol):
+    """A compressed file that comes in parts."""
+
+    def feed(self, data: bytes | memoryview) -> Iterator[bytes]:
+        """Unpack the next part, in pieces.
+
+        Raises:
+            BadData: it is damaged.
+        """
+
+    def finish(self) -> None:
+        """Say that there are no more parts.
+
+        Raises:
+            BadData: some are missing.
+        """
+
+
+def check_codec(name: str) -> str:
+    """Return the plain name of a codec, which can be unpacked here.
+
+    Raises:
+        ConfigError: it is unknown, or what it needs is not installed.
+    """
+    plain = _ALIASES.get(name, name)
+    if plain not in _STREAMS and plain not in _WHOLE:
+        known = ", ".join((*_STREAMS, *_WHOLE))
+        raise ConfigError(f"files compressed with {name!r} cannot be read; known are {known}")
+    if plain in _WHOLE:
+        _package(plain)
+    return plain
+
+
+def open_stream(codec: str) -> Stream | None:
+    """Begin to unpack a file in parts; None where the codec takes whole files only."""
+    return _STREAMS[codec]() if codec in _STREAMS else None
+
+
+def unpack_whole(codec: str, packed: int, unpacked: int, size: int) -> int:
+    """Unpack a file into another.
+
+    Args:
+        codec: a name from `check_codec` for which there is no stream.
+        packed: descriptor of the packed file.
+        unpacked: descriptor of the other, which is empty and open for reading, too.
+        size: most bytes that it may become.
+
+    Returns:
+        How many bytes it became.
+
+    Raises:
+        BadData: the file is damaged, or becomes longer.
+        OSError: the disk is full.
+    """
+    module, function = _WHOLE[codec]
+    package = _package(codec)
+    source_bytes = os.fstat(packed).st_size
+    if not source_bytes:
+        raise BadData("it is empty")
+    _allocate(unpacked, size)
+    with mmap.mmap(packed, source_bytes, access=mmap.ACCESS_READ) as source, _room(unpacked, size) as room:
+        try:
+            return int(getattr(getattr(package, module), function)(source, room))
+        except (package.DecompressionError, OSError, ValueError) as error:
+            raise BadData(str(error)) from error
+
+
+class _Members:
+    """A file of one member, or of several end to end, with zeros behind the last at most.
+
+    Args:
+        make: begins a member.
+        several: whether there may be more than one.
+    """
+
+    def __init__(self, make: Callable[[], Any], several: bool) -> None:
+        self._make = make
+        self._several = several
+        self._member: Any = None
+        self._begun = 0
+        self._padded = False
+
+    def feed(self, data: bytes | memoryview) -> Iterator[bytes]:
+        """Unpack the next part, in pieces."""
+        view = memoryview(data)
+        try:
+            for start in range(0, len(view), _SLICE):
+                yield from self._take(view[start : start + _SLICE])
+        except (zlib.error, OSError, EOFError) as error:
+            raise BadData(str(error)) from error
+
+    def finish(self) -> None:
+        """Say that there are no more parts."""
+        if self._member is not None or not self._begun:
+            raise BadData("it ends before its last byte")
+
+    def _take(self, rest: bytes | memoryview) -> Iterator[bytes]:
+        while rest:
+            if self._member is None:
+                rest = self._begin(rest)
+                continue
+            member, given = self._member, rest
+            while True:
+                if piece := member.decompress(given, _PIECE):
+                    yield piece
+                if member.eof or member.needs_input:
+                    break
+                given = b""
+            rest = b""
+            if member.eof:
+                rest, self._member = member.unused_data, None
+
+    def _begin(self, data: bytes | memoryview) -> bytes | memoryview:
+        """Begin the next member, and return its first bytes."""
+        if self._begun:
+            rest = bytes(data).lstrip(b"\0")
+            self._padded = self._padded or len(rest) < len(data)
+            if not rest:
+                return b""
+            if self._padded or not self._several:
+                raise BadData("other bytes follow its end")
+            data = rest
+        self._begun += 1
+        self._member = self._make()
+        return data
+
+
+class _Inflate:
+    """A member of gzip or zlib, with the face of `bz2.BZ2Decompressor`."""
+
+    def __init__(self, window_bits: int) -> None:
+        self._inner = zlib.decompressobj(window_bits)
+        self.needs_input = True
+
+    @property
+    def eof(self) -> bool:
+        """Whether the end of the member was reached."""
+        return self._inner.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        """What follows the member."""
+        return self._inner.unused_data
+
+    def decompress(self, data: bytes | memoryview, max_length: int) -> bytes:
+        """Return the next piece."""
+        tail = self._inner.unconsumed_tail
+        piece = self._inner.decompress(tail + data if tail else data, max_length)
+        self.needs_input = not self._inner.unconsumed_tail and len(piece) < max_length
+        return piece
+
+
+_STREAMS: dict[str, Callable[[], Stream]] = {
+    "gzip": lambda: _Members(lambda: _Inflate(31), several=True),
+    "zlib": lambda: _Members(lambda: _Inflate(15), several=False),
+    "bz2": lambda: _Members(bz2.BZ2Decompressor, several=True),
+}
+
+
+def _package(codec: str) -> Any:
+    try:
+        return importlib.import_module("cramjam")
+    except ImportError as error:
+        raise ConfigError(
+            f"files compressed with {codec} need the package cramjam; install it with "
+            "pip install 'torch-aioload[mds]'"
+        ) from error
+
+
+def _allocate(fd: int, size: int) -> None:
+    """Give a file its size and its room on the disk."""
+    if not size:
+        return
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(fd, 0, size)
+        return
+    for start in range(0, size, _PIECE):
+        os.pwrite(fd, bytes(min(_PIECE, size - start)), start)
+
+
+@contextmanager
+def _room(fd: int, size: int) -> Iterator[mmap.mmap | bytearray]:
+    """Give the memory of a file, which may be empty."""
+    if not size:
+        yield bytearray()
+        return
+    with mmap.mmap(fd, size) as room:
+        yield room
