@@ -17,6 +17,7 @@ from anyio.from_thread import start_blocking_portal
 from .compose import RecordSet
 from .errors import AioloadError, ConfigError, NotFoundError
 from .foreign import (
+    MDS_INDEX,
     Bar,
     Contents,
     Foreign,
@@ -35,8 +36,9 @@ from .shard.format import INDEX_NAME, MANIFEST_NAME, check_sum
 from .shard.index import parse_index
 from .shard.kinds import check_fields
 from .shard.manifest import Manifest
-from .storage import Lent, LocalStorage, Storage, close, read
+from .storage import Lent, LocalStorage, Storage, close, default_cache_folder, read
 from .storage.remote import Remote
+from .storage.unpacked import Packed, Unpacked
 from .table import IndexTable
 
 if TYPE_CHECKING:
@@ -156,12 +158,12 @@ class Dataset(RecordSet):
     @property
     def fields(self) -> dict[str, str]:
         """Names and kinds of the fields, in the order of the record."""
-        return dict(self.format.fields)
+        return dict(self.contents.fields)
 
     @property
     def encodings(self) -> dict[str, str]:
         """By field, what its bytes are where they are not as in a set of aioload's own."""
-        return dict(self.format.encodings)
+        return dict(self.contents.encodings)
 
     @property
     def metadata(self) -> Any:
@@ -229,7 +231,8 @@ class Dataset(RecordSet):
         """Return a storage of this set's files, for one event loop; whoever opens it closes it."""
         if self._opened is None:
             return self._plain_storage()
-        return self._unpacked(self._plain_storage(self._opened.index.fingerprint()), self._opened.codecs)
+        storage = self._plain_storage(self._opened.index.fingerprint())
+        return self._unpacked(storage, self._opened.packed) if self._opened.packed else storage
 
     def make_index(self, *, checksums: bool = False, bar: Bar = no_bar) -> Contents:
         """Look through the shards of others for an index and keep it, as the first use would.
@@ -270,9 +273,11 @@ class Dataset(RecordSet):
                 if self._wanted is not None:
                     raise ConfigError(f"{self.source} knows its fields; leave `fields` out")
                 return own
-            names = await list_shards(storage, self.source) if names is None else names
+            mds = await _find_mds(storage) if names is None else None
+            if names is None:
+                names = () if mds is not None else await list_shards(storage, self.source)
             folder = None if self._remote or self._storage is not None else Path(self._place.root)
-            foreign = Foreign(names, self.source, folder, self._wanted, bar)
+            foreign = Foreign(names, self.source, folder, self._wanted, mds, bar)
             return await open_foreign(foreign, storage, self._unpacked, checksums=checksums)
         finally:
             await close(storage)
@@ -282,6 +287,12 @@ class Dataset(RecordSet):
         if self._remote is not None:
             return self._remote.open(fingerprint)
         return LocalStorage(self._place.root) if self._storage is None else Lent(self._storage)
+
+    def _unpacked(self, storage: Storage, packed: Mapping[str, Packed]) -> Storage:
+        """Return a storage around one that holds shards which are compressed as a whole."""
+        folder = default_cache_folder()
+        key = self._remote.key if self._remote is not None else partial(_join, os.path.abspath(self._root))  # noqa: PTH100
+        return Unpacked(storage, folder, packed.get, key)
 
     async def _with_storage(self, use: Callable[[Storage], Coroutine[Any, Any, T]]) -> T:
         storage = self.open_storage()
@@ -299,7 +310,15 @@ async def _load_own(storage: Storage, root: str) -> Contents | None:
         return None
     manifest = Manifest.parse(head, _join(root, MANIFEST_NAME))
     index = parse_index(await read(storage, INDEX_NAME), manifest, _join(root, INDEX_NAME))
-    return Contents("aioload", manifest.format, index, manifest.metadata, manifest)
+    return Contents("aioload", manifest.format, manifest.fields, {}, index, manifest.metadata)
+
+
+async def _find_mds(storage: Storage) -> bytes | None:
+    """Return the index of an MDS folder; None where there is none."""
+    try:
+        return await read(storage, MDS_INDEX)
+    except NotFoundError:
+        return None
 
 
 def _looked_up(place: Place) -> Place:

@@ -25,7 +25,8 @@ def test_it_tells_what_is_in_it(tiny_set: TinySet) -> None:
     assert dataset.fields == {"image": "image", "label": "int", "name": "str"}
     assert list(dataset.fields) == ["image", "label", "name"]
     assert dataset.metadata == {}
-    assert dataset.manifest.records == len(dataset.index) == TINY_RECORDS
+    assert len(dataset.index) == TINY_RECORDS
+    assert dataset.kind == "aioload"
 
 
 @pytest.mark.parametrize("record", [0, 7, TINY_RECORDS - 1, -1, -TINY_RECORDS])
@@ -70,9 +71,9 @@ def test_nothing_is_read_until_asked(tmp_path: Path) -> None:
     dataset = Dataset(tmp_path / "nowhere")
 
     assert repr(dataset) == f"<Dataset {str(tmp_path / 'nowhere')!r} not opened>"
-    with pytest.raises(ConfigError, match="not a folder"):
+    with pytest.raises(ConfigError, match="neither a folder nor a file"):
         len(dataset)
-    with pytest.raises(ConfigError, match="not a folder"):
+    with pytest.raises(ConfigError, match="neither a folder nor a file"):
         dataset.fields  # noqa: B018 - asking is what is tested
 
 
@@ -164,10 +165,10 @@ def test_a_folder_that_is_no_set(tmp_path: Path) -> None:
 
 
 def test_a_file_is_no_set(tmp_path: Path) -> None:
-    """A file in place of the folder is a ConfigError."""
-    (tmp_path / "file").touch()
+    """A file that is nothing known is a ShardError that says so."""
+    (tmp_path / "file").write_bytes(b"something else")
 
-    with pytest.raises(ConfigError, match="not a folder"):
+    with pytest.raises(ShardError, match="neither a tar archive nor a TFRecord file"):
         len(Dataset(tmp_path / "file"))
 
 

@@ -66,11 +66,7 @@ class MemoryDataset(Dataset):
     """A data set over files in memory."""
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
-        super().__init__(".")
-        self.files = files
-
-    def open_storage(self) -> MemoryStorage:
-        return MemoryStorage(self.files)
+        super().__init__(MemoryStorage(files))
 
 
 class MemoryReader:
@@ -364,7 +360,7 @@ def test_made_up_index_headers(files: Files, records: int, shards: int, columns:
 def test_a_record_of_three_gigabytes_in_a_small_file(files: Files) -> None:
     """An index that gives a record 3 GiB, consistent in itself, is refused when the file turns out small."""
     index = bytearray(files[INDEX_NAME])
-    manifest = MemoryDataset(files).manifest
+    manifest = Manifest.parse(files[MANIFEST_NAME], MANIFEST_NAME)
     shards, records = manifest.shards, manifest.records
     grown = 3 << 30
     starts = INDEX_HEADER.size + 8 * (shards + 1)

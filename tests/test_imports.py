@@ -27,6 +27,7 @@ FLOORS = (
     # `loader.sync()` makes a SyncLoader, which knows a loader by protocol only
     ("aioload._pipeline", "aioload.sync"),
     ("aioload.compose", "aioload.dataset", "aioload.packing"),
+    ("aioload.foreign",),
     ("aioload.batching", "aioload.collection", "aioload.concat", "aioload.mixing", "aioload.subset"),
     ("aioload.table", "aioload.testing", "aioload._workers"),
     ("aioload.storage", "aioload.shard", "aioload.decode", "aioload.collate", "aioload.digits"),

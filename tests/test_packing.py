@@ -19,7 +19,7 @@ from PIL import Image
 
 from aioload import ConfigError, Dataset, NotFoundError, SampleError, ShardError, WorkerError
 from aioload.packing import PackReport, Recipe, Source, find_source, pack
-from aioload.packing.tars import expand
+from aioload.foreign import expand
 
 CASES = Path(__file__).parent / "cases" / "files"
 NO_CHECK = Recipe(check="none")
@@ -201,7 +201,7 @@ def test_nothing_to_pack_is_an_error(tmp_path: Path) -> None:
     write(tmp_path / "src", "1.jpg")
     pack(find_source([tmp_path / "src"]), tmp_path / "set")
 
-    with pytest.raises(ConfigError, match="neither images nor archives;"):
+    with pytest.raises(ConfigError, match="neither images nor shards;"):
         find_source([tmp_path / "empty"])
     with pytest.raises(ConfigError, match="packed already"):
         find_source([tmp_path / "set"])

@@ -643,9 +643,17 @@ class Walk:
             told = message if failure.name in ("ShardError", "SampleError") else f"{failure.name}: {message}"
             message = f"{where}: {told}"
             facts |= {"shard": shard, "record": failure.record, "key": failure.key}
+            if kind is ShardError:
+                facts |= {"offset": self._offset(failure)}
         error = kind(message, **facts)
         error.add_note(f"in a worker:\n{failure.trace}")
         return error
+
+    def _offset(self, failure: Failure) -> int | None:
+        """Return the byte of its shard at which a record that failed begins."""
+        table = self._run.table
+        found = np.flatnonzero((table["record"] == failure.record) & (table["shard"] == failure.shard))
+        return int(self._run.offsets[found[0]]) if len(found) else None
 
 
 class _Troubled(Exception):

@@ -11,7 +11,7 @@ from .audio import Audio
 from .feature import for_feature
 from .image import Image
 from .mds import for_mds
-from .text import Bytes, Json, Str
+from .text import Bytes, Json, Str, for_text
 
 __all__ = ["Decoder", "for_encoding", "for_kind"]
 
@@ -29,7 +29,11 @@ _DECODERS: dict[str, Callable[[], Decoder]] = {
     "json": Json,
 }
 
-_ENCODINGS: dict[str, Callable[[str], Decoder]] = {"example": for_feature, "mds": for_mds}
+_ENCODINGS: dict[str, Callable[[str], Decoder]] = {
+    "example": for_feature,
+    "mds": for_mds,
+    "text": for_text,
+}
 
 
 def for_encoding(encoding: str) -> Decoder:

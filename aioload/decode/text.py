@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from ..errors import SampleError
 
-__all__ = ["Bytes", "Json", "Str"]
+__all__ = ["Bytes", "Json", "Number", "Str", "for_text"]
+
+_MOST_DIGITS = 400  # of a number that a float can hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,46 @@ class Str:
                 category="broken",
                 cause=str(error),
             ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """Decode a number that is written in digits, as the files of archives have it."""
+
+    kind: Literal["int", "float"]
+    """What it becomes."""
+
+    def __call__(self, data: bytes | memoryview) -> int | float:
+        """Decode one number.
+
+        Raises:
+            SampleError: the bytes are no such number, or it takes more than 64 bits.
+        """
+        raw = bytes(data[:_MOST_DIGITS])
+        try:
+            value = int(raw) if self.kind == "int" else float(raw)
+        except ValueError as error:
+            raise self._wrong(raw, str(error)) from error
+        if len(data) > _MOST_DIGITS or b"_" in raw or (self.kind == "int" and not -(2**63) <= value < 2**63):
+            raise self._wrong(raw, "it does not fit into 64 bits")
+        return value
+
+    @property
+    def example(self) -> int | float:
+        """A value of the make that all results have."""
+        return 0 if self.kind == "int" else 0.0
+
+    def _wrong(self, raw: bytes, why: str) -> SampleError:
+        what = "whole number" if self.kind == "int" else "number"
+        return SampleError(
+            f"{raw[:40]!r} is no {what} in digits ({why}); does another kind fit the field?",
+            category="broken",
+        )
+
+
+def for_text(name: str) -> Number:
+    """Return the decoder of a value that stands in a file as text."""
+    return {"int": Number("int"), "float": Number("float")}[name]
 
 
 @dataclass(frozen=True, slots=True)

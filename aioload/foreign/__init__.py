@@ -3,10 +3,11 @@
 from .build import Progress, pieces, read_piece
 from .check import UNPROTECTED, check_records
 from .contents import Contents, RecordFormat
-from .opening import Bar, Foreign, list_shards, no_bar, open_foreign
+from .opening import MDS_INDEX, Bar, Foreign, list_shards, no_bar, open_foreign
 from .place import Place, expand, place_of
 
 __all__ = [
+    "MDS_INDEX",
     "UNPROTECTED",
     "Bar",
     "Contents",

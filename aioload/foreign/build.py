@@ -7,7 +7,7 @@ while other shards are read.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,9 @@ import anyio.to_thread
 import numpy as np
 import numpy.typing as npt
 
+from ..errors import ShardError
 from ..shard.format import crc32c
+from ..shard.hashes import Sums
 from ..shard.index import Index
 from ..shard.scan import Scanned, Scanner
 from ..storage import read
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "PIECE_BYTES",
     "Progress",
+    "check_whole",
     "join",
     "look_at_all",
     "pieces",
@@ -129,6 +132,27 @@ def join(names: Sequence[str], sizes: Sequence[int], scanned: Sequence[Scanned])
         fields=described,
         far=np.concatenate(far).astype(np.int64) if far else None,
     )
+
+
+async def check_whole(storage: Storage, name: str, hashes: Mapping[str, str]) -> None:
+    """Compare all bytes of a shard with the sums that its index has; it is read once more if they differ.
+
+    Raises:
+        ShardError: they differ again.
+    """
+    try:
+        await _hash(storage, name, hashes)
+    except ShardError:
+        await _hash(storage, name, hashes)
+
+
+async def _hash(storage: Storage, name: str, hashes: Mapping[str, str]) -> None:
+    sums = Sums(name, hashes)
+    size = await storage.size(name) if sums else 0
+    for start in range(0, size, PIECE_BYTES):
+        part = await read(storage, name, start, min(start + PIECE_BYTES, size))
+        await anyio.to_thread.run_sync(sums.add, part)
+    sums.check()
 
 
 async def sum_records(storage: Storage, index: Index, progress: Progress = int) -> Index:

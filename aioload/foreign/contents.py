@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..shard.format import RecordFormat
+from ..storage.unpacking import Packed
 
 if TYPE_CHECKING:
     from ..shard.index import Index
-    from ..shard.manifest import Manifest
 
 __all__ = ["Contents", "RecordFormat"]
 
@@ -23,13 +23,15 @@ class Contents:
     """`aioload`, `tar`, `tfrecord` or `mds`."""
     format: RecordFormat
     """How a record is cut into fields."""
+    fields: Mapping[str, str]
+    """Names and kinds of the fields that samples have; records may have others."""
+    encodings: Mapping[str, str]
+    """By field, what its bytes are where they are not as in the own format."""
     index: Index
     """Where each record lies."""
     metadata: Any = None
     """What the writer was told to keep."""
-    manifest: Manifest | None = None
-    """Of the own format."""
-    codecs: Mapping[str, str] = field(default_factory=dict)
-    """How shards are compressed as a whole, by name."""
+    packed: Mapping[str, Packed] = field(default_factory=dict)
+    """What is known of shards that are compressed as a whole, by name."""
     damage: tuple[str | None, ...] = ()
     """Of each shard, why its last record cannot be read; None: all can."""

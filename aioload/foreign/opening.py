@@ -13,23 +13,27 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ..errors import ConfigError, NotFoundError, ShardError
+from ..errors import ConfigError, ShardError
+from ..shard.format import MANIFEST_NAME
+from ..shard.mdsindex import parse_mds_index
 from ..shard.sidecar import Sidecar
-from ..storage import listing, read
-from .build import Progress, join, look_at_all, scan_shards, sum_records
+from ..storage import listing
+from ..storage.unpacking import Packed
+from .build import Progress, check_whole, join, look_at_all, scan_shards, sum_records
 from .contents import Contents
-from .detect import HEAD_BYTES, refuse_compressed_tar, tell
-from .formats import begin_scan, record_format
 from .keep import Kept
+from .kinds import Shards, contents_of, mds_shards, tell_shards
 
 if TYPE_CHECKING:
     from ..storage import Storage
 
-__all__ = ["Bar", "Foreign", "Version", "list_shards", "no_bar", "open_foreign"]
+__all__ = ["MDS_INDEX", "Bar", "Foreign", "Version", "list_shards", "no_bar", "open_foreign"]
 
 _log = logging.getLogger("aioload.index")
+
+MDS_INDEX = "index.json"
 
 _ASKED_AT_ONCE = 64
 _SUFFIXES = (".tar", ".tfrecord", ".tfrecords", ".tfrec")
@@ -59,6 +63,8 @@ class Foreign:
     """The storage's folder, where it is on this machine."""
     fields: Mapping[str, str] | None = None
     """Fields that the user asks for."""
+    mds: bytes | None = None
+    """The `index.json` of an MDS folder, which names the shards."""
     bar: Bar = no_bar
     """Shows progress."""
 
@@ -66,7 +72,7 @@ class Foreign:
 async def open_foreign(
     foreign: Foreign,
     storage: Storage,
-    unpacked: Callable[[Mapping[str, str]], Storage],
+    unpacked: Callable[[Storage, Mapping[str, Packed]], Storage],
     *,
     checksums: bool = False,
 ) -> Contents:
@@ -75,30 +81,40 @@ async def open_foreign(
     Args:
         foreign: the set.
         storage: where its shards lie.
-        unpacked: returns a storage that unpacks shards that are compressed as a whole, by name and codec.
+        unpacked: puts a storage around it that unpacks shards which are compressed as a whole.
         checksums: have a sum of each record in the index, for formats that have none.
 
     Raises:
-        ShardError: a shard is nothing that is read here, or meaningless.
+        ShardError: a shard is nothing that is read here, or meaningless, or fails its sum.
         NotFoundError: a shard is not there.
         ConfigError: a shard can only be read from front to back.
     """
-    versions = await look_up(storage, foreign.names)
-    key = _key(foreign.names, versions)
+    mds = None if foreign.mds is None else parse_mds_index(foreign.mds, f"{foreign.label}/{MDS_INDEX}")
+    if mds is None:
+        versions = await look_up(storage, foreign.names)
+        sizes = [size for size, _ in versions]
+        key = _key([*zip(foreign.names, versions, strict=True)])
+    else:
+        key = _key([*mds_shards(mds).names, hashlib.sha256(foreign.mds or b"").hexdigest()])
+
+    async def make(known: Sidecar | None) -> Sidecar:
+        shards = await tell_shards(storage, foreign.names, sizes) if mds is None else mds_shards(mds)
+        source = unpacked(storage, shards.packed) if shards.packed else storage
+        return await _build(foreign, shards, source, known, checksums=checksums or bool(shards.hashes))
+
     kept = Kept(f"{foreign.label} {json.dumps(foreign.names)}", foreign.folder)
     sidecar = kept.load(key)
     if sidecar is None or (checksums and sidecar.index.sums is None):
         with kept.alone():
             sidecar = kept.load(key)
             if sidecar is None or (checksums and sidecar.index.sums is None):
-                sidecar = await _build(foreign, storage, unpacked, versions, sidecar, checksums=checksums)
-                kept.save(replace(sidecar, key=key))
-    facts = dict(sidecar.facts)
-    codecs = facts.pop("codecs", {})
-    cut = record_format(sidecar.format, sidecar.index.fields, facts, foreign.fields)
+                sidecar = replace(await make(sidecar), key=key)
+                kept.save(sidecar)
     _warn_of_damage(sidecar)
-    index = replace(sidecar.index, fields=tuple(cut.fields))
-    return Contents(sidecar.format, cut, index, codecs=codecs, damage=sidecar.damage)
+    facts = dict(sidecar.facts)
+    codecs = {name: Packed(codec) for name, codec in facts.pop("codecs", {}).items()}
+    packed = codecs if mds is None else mds_shards(mds).packed
+    return contents_of(replace(sidecar, facts=facts), packed, foreign.fields, mds)
 
 
 async def look_up(storage: Storage, names: Sequence[str]) -> list[Version]:
@@ -118,21 +134,28 @@ async def list_shards(storage: Storage, label: str) -> tuple[str, ...]:
     """Return the names of the shards in a folder, sorted.
 
     Raises:
-        ConfigError: the storage cannot list, or lists no shard.
+        ShardError: the storage cannot list, or lists no shard.
     """
+    missing = f"{label} holds no {MANIFEST_NAME} of a packed set and no {MDS_INDEX} of an MDS folder"
     try:
         names = sorted(await listing(storage))
     except ConfigError as error:
-        raise ConfigError(
-            f"{label} holds neither a manifest.json nor an index.json, and what else lies there cannot be "
-            "listed; name the shards, as in 'https://host/train-{000..099}.tar'"
+        raise ShardError(
+            f"{missing}, and what else lies there cannot be listed; pack it again, or name the shards, as in "
+            "'https://host/train-{000..099}.tar'",
+            shard=MANIFEST_NAME,
         ) from error
+    if any(name.endswith(".aio") for name in names):
+        raise ShardError(
+            f"{label} holds shards, but no {MANIFEST_NAME}: its writer did not finish; pack it again",
+            shard=MANIFEST_NAME,
+        )
     shards = [name for name in names if _is_shard(name)]
     if not shards:
         some = ", ".join(names[:5]) or "nothing"
-        raise ConfigError(
-            f"{label} holds no manifest.json, no index.json and no .tar or .tfrecord files, but {some}; "
-            "pack it with `aioload pack`, or name the shards"
+        raise ShardError(
+            f"{missing}, nor .tar or .tfrecord files, but {some}; pack it again, or name the shards",
+            shard=MANIFEST_NAME,
         )
     return tuple(shards)
 
@@ -144,81 +167,36 @@ def _is_shard(name: str) -> bool:
     return bare.endswith((*_SUFFIXES, ".tgz")) or ".tfrecord-" in bare
 
 
-def _key(names: Sequence[str], versions: Sequence[Version]) -> str:
-    text = json.dumps([*zip(names, versions, strict=True)])
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+def _key(facts: Any) -> str:
+    return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
 
 
 async def _build(
-    foreign: Foreign,
-    storage: Storage,
-    unpacked: Callable[[Mapping[str, str]], Storage],
-    versions: Sequence[Version],
-    known: Sidecar | None,
-    *,
-    checksums: bool,
+    foreign: Foreign, shards: Shards, storage: Storage, known: Sidecar | None, *, checksums: bool
 ) -> Sidecar:
     """Look through all shards, and sum their records where that is asked for."""
-    names = foreign.names
+    names = shards.names
     if known is None:
-        kind, codecs = await _tell_all(storage, names, [size for size, _ in versions])
-    else:
-        kind, codecs = known.format, known.facts.get("codecs", {})
-    source = unpacked(codecs) if codecs else storage
-    sizes = [size for size, _ in (await look_up(source, names) if codecs else versions)]
-    if known is None:
+        sizes = [size for size, _ in await look_up(storage, names)]
         with foreign.bar(f"indexing {foreign.label}", sum(sizes)) as progress:
             scanned = await scan_shards(
-                source, names, sizes, lambda number: begin_scan(kind, sizes[number], names[number]), progress
+                storage, names, sizes, lambda number: shards.begin(number, sizes[number]), progress
             )
-        facts = next((each.facts for each in scanned if each.wholes), {})
-        known = Sidecar(
-            join(names, sizes, scanned),
-            kind,
-            {**facts, "codecs": codecs} if codecs else facts,
-            tuple(each.damage for each in scanned),
-        )
+        facts = next((each.facts for each in scanned if each.wholes and each.fields), {})
+        if shards.packed and shards.kind != "mds":
+            facts = {**facts, "codecs": {name: packed.codec for name, packed in shards.packed.items()}}
+        damage = tuple(each.damage for each in scanned)
+        known = Sidecar(join(names, sizes, scanned), shards.kind, facts, damage)
     if checksums:
-        with foreign.bar(f"summing {foreign.label}", int(known.index.positions[-1])) as progress:
-            known = replace(known, index=await sum_records(source, known.index, progress))
+        total = int(known.index.positions[-1])
+        with foreign.bar(f"summing {foreign.label}", total) as progress:
+            for name, hashes in shards.hashes.items():
+                await check_whole(storage, name, hashes)
+            known = replace(known, index=await sum_records(storage, known.index, progress))
     return known
-
-
-async def _tell_all(
-    storage: Storage, names: Sequence[str], sizes: Sequence[int]
-) -> tuple[str, dict[str, str]]:
-    """Return the format of all shards, and how those are compressed that are."""
-    told: list[tuple[str, str | None]] = [("", None)] * len(names)
-
-    async def look(number: int) -> None:
-        head = await read(storage, names[number], 0, min(HEAD_BYTES, sizes[number]))
-        told[number] = tell(head, names[number])
-
-    await look_at_all(len(names), look, _ASKED_AT_ONCE)
-    kinds = dict(zip((kind for kind, _ in told), names, strict=True))
-    if len(kinds) > 1:
-        one, other = list(kinds.items())[:2]
-        raise ShardError(
-            f"the shards are of several formats: {one[1]} is {one[0]}, {other[1]} is {other[0]}; make a set "
-            "of each",
-            shard=other[1],
-        )
-    kind = next(iter(kinds))
-    codecs = {name: codec for name, (_, codec) in zip(names, told, strict=True) if codec is not None}
-    if kind == "tar" and codecs:
-        raise refuse_compressed_tar(*next(iter(codecs.items())))
-    return kind, codecs
 
 
 def _warn_of_damage(sidecar: Sidecar) -> None:
     for name, damage in zip(sidecar.index.shards, sidecar.damage, strict=False):
         if damage is not None:
             _log.warning("%s cannot be read to its end: %s", name, damage)
-
-
-async def find_index_json(storage: Storage) -> bytes | None:
-    """Return the `index.json` of a folder, if there is one."""
-    try:
-        return await read(storage, "index.json")
-    except NotFoundError:
-        return None

@@ -22,7 +22,7 @@ import numpy as np
 
 from ..dataset import Dataset
 from ..errors import ConfigError, StorageError
-from .values import kind_of
+from ..shard.kinds import kind_of
 
 __all__ = ["ExportReport", "export"]
 

@@ -1,4 +1,4 @@
-"""Parquet tables as a source, above all those of the Hugging Face Hub, whose cells hold whole images or sounds.
+"""Parquet tables as a source, above all those of the Hugging Face Hub, whose cells hold images or sounds.
 
 A column of images or audio is a struct of `bytes` and `path`; which it is, the table's own metadata says.
 Numbers, texts and binary columns keep their kinds, lists of numbers become arrays, all else JSON.

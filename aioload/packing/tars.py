@@ -67,26 +67,34 @@ def _opened(path: Path) -> IO[bytes]:
         ConfigError: it is compressed in a way that cannot be unpacked here.
         ShardError: it cannot be unpacked.
     """
-    file = path.open("rb")
-    codec = tell(file.read(HEAD_BYTES), str(path))[1]
-    if codec is None:
-        return file
-    with file:
-        stream = open_stream(check_codec(codec)) if codec in ("gzip", "bzip2") else None
-        if stream is None:
-            raise ConfigError(f"{path} is compressed ({codec}); unpack it, and pack the plain .tar", shard=str(path))
-        file.seek(0)
-        plain = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
-        try:
-            while data := file.read(_PART_BYTES):
-                plain.writelines(stream.feed(data))
-            stream.finish()
-        except BadData as error:
-            plain.close()
-            raise ShardError(f"{path} cannot be unpacked ({codec}): {error}; copy it again", shard=str(path)) from error
-        except BaseException:
-            plain.close()
-            raise
+    with path.open("rb") as file:
+        codec = tell(file.read(HEAD_BYTES), str(path))[1]
+        if codec is not None:
+            return _unpacked(file, path, codec)
+    return path.open("rb")
+
+
+def _unpacked(file: IO[bytes], path: Path, codec: str) -> IO[bytes]:
+    stream = open_stream(check_codec(codec)) if codec in ("gzip", "bzip2") else None
+    if stream is None:
+        raise ConfigError(
+            f"{path} is compressed ({codec}); unpack it, and pack the plain .tar", shard=str(path)
+        )
+    file.seek(0)
+    plain = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
+    try:
+        while data := file.read(_PART_BYTES):
+            plain.writelines(stream.feed(data))
+        stream.finish()
+        plain.flush()
+    except BadData as error:
+        plain.close()
+        raise ShardError(
+            f"{path} cannot be unpacked ({codec}): {error}; copy it again", shard=str(path)
+        ) from error
+    except BaseException:
+        plain.close()
+        raise
     return plain
 
 

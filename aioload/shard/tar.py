@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ShardError
-from .kinds import Fields, kind_of
+from .kinds import NUMERIC_KINDS, Fields, kind_of
 from .scan import Scanned, Scanner
 from .tarheader import BadMember, Member, member_at
 from .tarsample import Sample, plain_path, sample_name, shown, split
@@ -36,6 +36,11 @@ class TarFormat:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_names", frozenset(name for name, _ in self.fields))
+
+    @property
+    def encodings(self) -> dict[str, str]:
+        """Numbers stand in files as digits."""
+        return {name: f"text:{kind}" for name, kind in self.fields if kind in NUMERIC_KINDS}
 
     def split(self, record: memoryview) -> tuple[str, dict[str, memoryview]]:
         """Return the key and the payload of each field: views of the record, but for sparse files.
