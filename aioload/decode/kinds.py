@@ -32,15 +32,21 @@ _ENCODINGS: dict[str, Callable[[str], Decoder]] = {"mds": for_mds}
 
 
 def for_encoding(encoding: str) -> Decoder:
-    """Return the decoder of a foreign encoding, such as `mds:uint16`.
+    """Return the decoder of an encoding, such as "mds:uint16".
+
+    Args:
+        encoding: the format that has it, a colon, and its name there.
 
     Raises:
-        ConfigError: it is unknown, or one that is never read.
+        ConfigError: there is no such encoding, or it is never read.
     """
-    family, _, name = encoding.partition(":")
-    if family not in _ENCODINGS:
-        raise ConfigError(f"there is no encoding {encoding!r}; known are those of {', '.join(_ENCODINGS)}")
-    return _ENCODINGS[family](name)
+    prefix, _, name = encoding.partition(":")
+    try:
+        return _ENCODINGS[prefix](name)
+    except KeyError:
+        raise ConfigError(
+            f"there is no encoding {encoding!r}; upgrade aioload, or index the data again"
+        ) from None
 
 
 def for_kind(kind: str) -> Decoder:
