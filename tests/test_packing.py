@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from aioload import ConfigError, Dataset, NotFoundError, SampleError, ShardError, WorkerError
-from aioload.packing import PackReport, Recipe, Source, find_source, pack
 from aioload.foreign import expand
+from aioload.packing import PackReport, Recipe, Source, find_source, pack
 
 CASES = Path(__file__).parent / "cases" / "files"
 NO_CHECK = Recipe(check="none")

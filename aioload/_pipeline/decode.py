@@ -642,7 +642,7 @@ class Walk:
             where = f"record {failure.record} ({f'key {failure.key!r}, ' if failure.key else ''}{shard})"
             told = message if failure.name in ("ShardError", "SampleError") else f"{failure.name}: {message}"
             message = f"{where}: {told}"
-            facts |= {"shard": shard, "record": failure.record, "key": failure.key}
+            facts |= {"shard": shard, "record": failure.record, "key": failure.key or facts.get("key")}
             if kind is ShardError:
                 facts |= {"offset": self._offset(failure)}
         error = kind(message, **facts)

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError, ShardError
 from ..shard.format import MANIFEST_NAME
-from ..shard.mdsindex import parse_mds_index
+from ..shard.mdsindex import MdsIndex, parse_mds_index
 from ..shard.sidecar import Sidecar
-from ..storage import listing
+from ..storage import close, listing
 from ..storage.unpacking import Packed
 from .build import Progress, check_whole, join, look_at_all, scan_shards, sum_records
 from .contents import Contents
@@ -95,12 +95,17 @@ async def open_foreign(
         sizes = [size for size, _ in versions]
         key = _key([*zip(foreign.names, versions, strict=True)])
     else:
+        mds = _as_it_lies(mds, foreign.folder)
         key = _key([*mds_shards(mds).names, hashlib.sha256(foreign.mds or b"").hexdigest()])
 
     async def make(known: Sidecar | None) -> Sidecar:
         shards = await tell_shards(storage, foreign.names, sizes) if mds is None else mds_shards(mds)
         source = unpacked(storage, shards.packed) if shards.packed else storage
-        return await _build(foreign, shards, source, known, checksums=checksums or bool(shards.hashes))
+        try:
+            return await _build(foreign, shards, source, known, checksums=checksums or bool(shards.hashes))
+        finally:
+            if source is not storage:
+                await close(source)
 
     kept = Kept(f"{foreign.label} {json.dumps(foreign.names)}", foreign.folder)
     sidecar = kept.load(key)
@@ -165,6 +170,21 @@ def _is_shard(name: str) -> bool:
     for suffix in _PACKED_SUFFIXES:
         bare = bare.removesuffix(suffix)
     return bare.endswith((*_SUFFIXES, ".tgz")) or ".tfrecord-" in bare
+
+
+def _as_it_lies(mds: MdsIndex, folder: Path | None) -> MdsIndex:
+    """Take a shard as it is where its folder has it unpacked already, as after a run that streamed it."""
+    if folder is None:
+        return mds
+    shards = (
+        replace(shard, packed=None)
+        if shard.packed is not None
+        and not (folder / shard.packed.name).exists()
+        and (folder / shard.raw.name).exists()
+        else shard
+        for shard in mds.shards
+    )
+    return replace(mds, shards=tuple(shards))
 
 
 def _key(facts: Any) -> str:

@@ -182,7 +182,7 @@ class Unpacked(Wrapping):
         async with self._turns.of(name):
             if self._places.get(name) == place:
                 del self._places[name]
-                await self._run(partial(self._folder.discard, place))
+                await self._run(partial(self._folder.discard, place, name))
                 self._retired.append(self._local)  # it may hold the old one open, and others read from it
                 self._local = LocalStorage(self._folder.root)
         packed = self._codec_of(name)
@@ -193,19 +193,19 @@ class Unpacked(Wrapping):
         digest = await self._digest(name, packed)
         wait, progress, deadline = _FIRST_WAIT, None, 0.0
         while True:
-            place = await self._run(partial(self._folder.find, digest))
+            place = await self._run(partial(self._folder.find, digest, name))
             if place is not None:
                 return place
             lock = await self._run(partial(self._folder.lock, digest, name), undo=_close)
             if lock is not None:
                 try:
                     # somebody may have made it between the two
-                    place = await self._run(partial(self._folder.find, digest))
+                    place = await self._run(partial(self._folder.find, digest, name))
                     return place or await self._make(name, packed, digest, alone=True)
                 finally:
                     lock.close()
             now = anyio.current_time()
-            seen = await self._run(partial(self._folder.progress, digest))
+            seen = await self._run(partial(self._folder.progress, digest, name))
             if seen != progress:
                 progress, deadline = seen, now + self._patience
             elif now > deadline:

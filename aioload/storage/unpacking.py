@@ -73,17 +73,24 @@ class UnpackedFolder:
     def __init__(self, folder: Path) -> None:
         self.root = folder / ROOT
 
-    def find(self, digest: str) -> Place | None:
-        """Return an unpacked file, if it is there and whole."""
-        for entry in _entries(self.root / _place(digest)):
-            match = _NAMES.fullmatch(entry.name)
-            if match is None:
-                continue
-            if entry.stat().st_size == int(match[1]):
-                with contextlib.suppress(OSError):  # when it was last used, for whoever clears up
-                    os.utime(entry)
-                return Place(f"{_place(digest)}/{entry.name}", int(match[1]))
-            Path(entry).unlink(missing_ok=True)  # the machine went down before all of it was on the disk
+    def find(self, digest: str, name: str) -> Place | None:
+        """Return an unpacked file, if it is there and whole.
+
+        Args:
+            digest: of what it is.
+            name: of the file, for errors.
+        """
+        with _telling(self.root, name):
+            for entry in _entries(self.root / _place(digest)):
+                match = _NAMES.fullmatch(entry.name)
+                if match is None:
+                    continue
+                if _pace(entry)[0] == int(match[1]):
+                    with contextlib.suppress(OSError):  # when it was last used, for whoever clears up
+                        os.utime(entry)
+                    return Place(f"{_place(digest)}/{entry.name}", int(match[1]))
+                # the machine went down before all of it was on the disk
+                Path(entry).unlink(missing_ok=True)
         return None
 
     def lock(self, digest: str, name: str) -> ByteLock | None:
@@ -105,14 +112,25 @@ class UnpackedFolder:
         lock.close()
         return None
 
-    def progress(self, digest: str) -> object:
-        """Return something that changes while anybody makes a file."""
-        parts = [(entry.name, *_pace(entry)) for entry in _entries(self.root / _place(digest))]
-        return sorted(parts)
+    def progress(self, digest: str, name: str) -> object:
+        """Return something that changes while anybody makes a file.
 
-    def discard(self, place: Place) -> None:
-        """Remove an unpacked file that is not what it should be."""
-        (self.root / place.name).unlink(missing_ok=True)
+        Args:
+            digest: of what it is.
+            name: of the file, for errors.
+        """
+        with _telling(self.root, name):
+            return sorted((entry.name, *_pace(entry)) for entry in _entries(self.root / _place(digest)))
+
+    def discard(self, place: Place, name: str) -> None:
+        """Remove an unpacked file that is not what it should be.
+
+        Args:
+            place: where it is.
+            name: of the file, for errors.
+        """
+        with _telling(self.root, name):
+            (self.root / place.name).unlink(missing_ok=True)
 
     def begin(self, digest: str, name: str, packed: Packed, limit: int, *, alone: bool) -> Unpacking:
         """Begin to make a file.
@@ -300,8 +318,8 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
 def _pace(entry: os.DirEntry[str]) -> tuple[int, int]:
     try:
         status = entry.stat()
-    except OSError:  # it has its name by now
-        return 0, 0
+    except OSError:  # it has its name by now, or somebody has removed it
+        return -1, 0
     return status.st_size, status.st_mtime_ns
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,19 +34,15 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     if request.param == "local":
         yield lambda path: str(_copied(FILES / path, tmp_path / "files"))
         return
-    files = {
-        str(path.relative_to(FILES)): path.read_bytes() for path in FILES.rglob("*") if path.is_file()
-    }
+    files = {str(path.relative_to(FILES)): path.read_bytes() for path in FILES.rglob("*") if path.is_file()}
     with RangeServer(files) as server:
         yield lambda path: f"{server.url}/{path}"
 
 
 def _copied(path: Path, folder: Path) -> Path:
-    import shutil
-
     copy = folder / path.name
     folder.mkdir(exist_ok=True)
-    return Path(shutil.copytree(path, copy) if path.is_dir() else shutil.copy(path, copy))
+    return Path(shutil.copytree(path, copy, dirs_exist_ok=True) if path.is_dir() else shutil.copy(path, copy))
 
 
 def brief(data: bytes) -> str:
@@ -77,10 +74,12 @@ def told(sample: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("path", ["tar/plain.tar", "tar/long_pax.tar", "tar/long_gnu.tar", "tar/pax_global.tar"])
+@pytest.mark.parametrize(
+    "path", ["tar/plain.tar", "tar/long_pax.tar", "tar/long_gnu.tar", "tar/pax_global.tar"]
+)
 def test_t06_whole_keys_and_no_samples_of_headers(where: Any, path: str, workers: int) -> None:
     """T00, T06: long and non-ASCII names come whole, in a loader as by number."""
-    dataset = Dataset(where(path))
+    dataset = Dataset(where(path), fields=dict.fromkeys(EXPECTED[path]["samples"][0]["fields"], "bytes"))
 
     samples, error = read(dataset, num_workers=workers)
 
@@ -102,8 +101,7 @@ def test_t01_dots_in_names(where: Any) -> None:
     assert "seg.png, png" in str(error)
 
 
-@pytest.mark.parametrize("seed", [None, 0])
-def test_t02_interleaved_files_are_refused(where: Any, seed: int | None) -> None:
+def test_t02_interleaved_files_are_refused(where: Any) -> None:
     """T02: files of a key that lie apart are an error that names the file and the shard."""
     with pytest.raises(ShardError, match=r"0\.json") as caught:
         len(Dataset(where("tar/interleaved.tar")))
@@ -195,7 +193,7 @@ def test_f04_gzip_of_several_members(where: Any) -> None:
 def test_f05_lists_of_any_length(where: Any) -> None:
     """F05: empty lists have shape (0,) and the right dtype, integers are exact, bytes stay bytes."""
     expected = EXPECTED["tfrecord/features.tfrecord"]["features"][0]
-    (sample,) = (Dataset(where("tfrecord/features.tfrecord"))[0],)
+    sample = Dataset(where("tfrecord/features.tfrecord"))[0]
 
     for name, (kind, values) in expected.items():
         if kind == "absent":
