@@ -33,6 +33,7 @@ from aioload.shard.format import (
     crc32c,
     shard_name,
 )
+from aioload.shard.manifest import Manifest
 from aioload.shard.rebuild import rebuild
 from aioload.storage import MemoryStorage
 
