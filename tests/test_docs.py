@@ -42,6 +42,8 @@ def test_examples_run_in_order(tmp_path: Path) -> None:
         "04_audio.py",
         "05_resume.py",
         "06_ddp.py",
+        "07_webdataset.py",
+        "08_tfrecord.py",
         "11_own_storage.py",
         "12_stream_s3.py",
     ]
