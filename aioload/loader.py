@@ -80,7 +80,8 @@ class Loader:
         seed: of all randomness.
         lanes: of the block shuffle: places of the set that are drawn from at once. The default, 192, or a
             divisor of it for a small set, depends on the set alone.
-        block_bytes: of the block shuffle: what lies together and is read together; by default 256 KiB.
+        block_bytes: of the block shuffle: what lies together and is read together; by default 256 KiB, less
+            in small sets.
         drop_last: leave out, on all ranks, a last global batch that is not full.
         pad: fill the last global batch up to a multiple of the world size with the epoch's first records, so
             that all ranks have the same number of batches; without it each record comes exactly once, and

@@ -132,9 +132,8 @@ class Shuffle:
         for name, value in (("lanes", lanes), ("block_bytes", block_bytes)):
             if value is not None and (type(value) is not int or not 1 <= value <= _MOST):
                 raise ConfigError(f"{name} must be a whole number from 1 to {_MOST}, got {value!r}")
-        return cls(
-            "block", seed, lanes or default_lanes(records), block_bytes or default_block_bytes(data_bytes)
-        )
+        lanes = lanes or default_lanes(records)
+        return cls("block", seed, lanes, block_bytes or default_block_bytes(data_bytes, lanes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,9 +300,14 @@ def default_lanes(records: int) -> int:
     return max((lanes for lanes in divisors if lanes * _LEAST_PER_LANE <= records), default=1)
 
 
-def default_block_bytes(data_bytes: int) -> int:
-    """Return the block size of a set with so many bytes of records."""
-    return max(_BLOCK_BYTES, -(-data_bytes // _MAX_BLOCKS))
+def default_block_bytes(data_bytes: int, lanes: int) -> int:
+    """Return the block size of a set with so many bytes of records.
+
+    A small set has smaller blocks, two for each lane. With fewer, neighbouring lanes would lie in one block,
+    and a batch of fewer records than there are lanes would be of one place of the set, such as one class.
+    """
+    usual = max(_BLOCK_BYTES, -(-data_bytes // _MAX_BLOCKS))
+    return min(usual, max(data_bytes // (2 * lanes), 1))
 
 
 def make_key(seed: int, epoch: int, purpose: int) -> NDArray[np.uint64]:

@@ -202,12 +202,18 @@ def test_golden_defaults() -> None:
     records = [0, 1, 7, 8, 12, 16, 100, 383, 384, 500, 767, 768, 10**9]
 
     assert [default_lanes(count) for count in records] == [1, 1, 1, 2, 3, 4, 24, 64, 96, 96, 96, 192, 192]
-    assert [default_block_bytes(size) for size in (0, 1 << 30, 1 << 40, 1 << 41)] == [
+    sizes = [0, 384, 38_400, 10 << 20, 96 << 20, 1 << 30, 1 << 40, 1 << 41]
+    assert [default_block_bytes(size, 192) for size in sizes] == [
+        1,
+        1,
+        100,
+        27_306,
         1 << 18,
         1 << 18,
         1 << 18,
         1 << 19,
     ]
+    assert default_block_bytes(38_400, 1) == 19_200
 
 
 # The block order --------------------------------------------------------------------------------------
@@ -311,6 +317,26 @@ def test_sorted_classes_mix() -> None:
     assert ideal == pytest.approx(92.4, abs=0.5)
 
 
+@pytest.mark.parametrize("records", [40, 240, 1000, 5000, 30_000])
+@pytest.mark.parametrize("rows", [8, 16, 40])
+def test_small_sorted_sets_mix(records: int, rows: int) -> None:
+    """However small a set and a batch, it sees at least 80% of the classes that a full shuffle shows."""
+    table = IndexTable(make_index([[2000] * records]))
+    seen, ideal = (
+        np.mean(
+            [
+                _classes_per_batch(
+                    table.order(_choose(mode, table), epoch).records(every(records)) * 10 // records, rows
+                )
+                for epoch in range(8)
+            ]
+        )
+        for mode in ("block", "full")
+    )
+
+    assert seen >= 0.8 * ideal
+
+
 # Every mode -------------------------------------------------------------------------------------------
 
 
@@ -391,8 +417,8 @@ def test_block_tables_grow_with_blocks_and_not_with_records() -> None:
     ("shuffle", "expected"),
     [
         (False, Shuffle("none", 5)),
-        (True, Shuffle("block", 5, 192, 1 << 18)),
-        ("block", Shuffle("block", 5, 192, 1 << 18)),
+        (True, Shuffle("block", 5, 192, 2604)),
+        ("block", Shuffle("block", 5, 192, 2604)),
         ("full", Shuffle("full", 5)),
     ],
 )
@@ -431,7 +457,7 @@ def _choose(mode: str, table: IndexTable) -> Shuffle:
     )
 
 
-def _classes_per_batch(classes: NDArray[np.int64]) -> float:
-    """Return how many classes a batch of 256 sees on average."""
-    batches = classes[: len(classes) // 256 * 256].reshape(-1, 256)
+def _classes_per_batch(classes: NDArray[np.int64], rows: int = 256) -> float:
+    """Return how many classes a batch of so many rows sees on average."""
+    batches = classes[: len(classes) // rows * rows].reshape(-1, rows)
     return float(np.mean([len(np.unique(batch)) for batch in batches]))
