@@ -174,7 +174,10 @@ class Dataset(RecordSet):
     def open_storage(self) -> Storage:
         """Return a storage of this set's files, for one event loop; whoever opens it closes it."""
         if self._remote is not None:
-            return self._remote.open(self._opened[1].fingerprint() if self._opened is not None else None)
+            index = None if self._opened is None else self._opened[1]
+            if index is None:
+                return self._remote.open()
+            return self._remote.open(index.fingerprint(), checked=index.sums is not None)
         return LocalStorage(self.source) if self._storage is None else Lent(self._storage)
 
     def traffic(self) -> dict[str, int]:

@@ -58,11 +58,12 @@ class Remote:
         """The address, for messages: without anything secret."""
         return self._address.shown
 
-    def open(self, fingerprint: str | None = None) -> Storage:
+    def open(self, fingerprint: str | None = None, *, checked: bool = False) -> Storage:
         """Return a storage over the folder, for one event loop; whoever opens it closes it.
 
         Args:
             fingerprint: of the set's content, where it is known. What is cached is known by it, too.
+            checked: the fingerprint tells every byte, and whoever reads checks each.
         """
         storage = steady(
             self._one_attempt(),
@@ -79,6 +80,7 @@ class Remote:
             self._folder,
             self._cache_bytes,
             lambda name: f"{self.key(name)} {fingerprint}",
+            vouched=checked,
             tally=self._tally,
         )
 

@@ -289,6 +289,36 @@ async def test_versions_are_never_mixed_under_a_reader(cached: MakeCache, tmp_pa
     assert await read(cached(Source({"a": SHARD}, {"a": "new"})), "a", 0, len(SHARD)) == SHARD
 
 
+async def test_nobody_is_asked_for_what_is_vouched_for(cached: MakeCache) -> None:
+    """Bytes that are there are used as they are; the tag matters when others are fetched."""
+    await read(cached(Source({"a": SHARD}, {"a": "1"})), "a", 0, 1000)
+    source = Source({"a": SHARD}, {"a": "1"})
+    storage = cached(source, vouched=True)
+
+    found = [await read(storage, "a", 100, 900) for _ in range(2)]
+    asked = list(source.asked)
+    found.append(await read(storage, "a", 500, 3000))
+
+    assert found == [SHARD[100:900], SHARD[100:900], SHARD[500:3000]]
+    assert (asked, source.asked, source.reads) == ([], ["a"], [("a", 1000, 3000)])
+
+
+async def test_a_read_is_of_one_version_also_where_the_key_is_vouched_for(cached: MakeCache) -> None:
+    """N07: bytes that are fetched tell another tag: all of the read is of that, and the old goes."""
+    new = bytes(reversed(SHARD))
+    await read(cached(Source({"a": SHARD}, {"a": "old"})), "a", 0, 300_000)
+    source = Source({"a": new}, {"a": "new"})
+    storage = cached(source, vouched=True)
+
+    first = await read(storage, "a", 0, 1000)
+    found = await read(storage, "a", 100_000, 800_000)
+    again = await read(storage, "a", 0, 1000)
+
+    assert first == SHARD[:1000]
+    assert (found, again) == (new[100_000:800_000], new[:1000])
+    assert await read(cached(Source({"a": SHARD}, {"a": "old"})), "a", 0, 1000) == SHARD[:1000]
+
+
 # damage
 
 
