@@ -240,15 +240,6 @@ def test_a_server_that_comes_back_is_not_noticed(packed: Path, server: RangeServ
     assert found == epoch(packed, shuffle="full", batch_size=4)
 
 
-def test_a_server_that_stays_away_is_an_error(server: RangeServer, remote: aioload.Dataset) -> None:
-    """It comes within the deadline of a read."""
-    len(remote)
-    server.down()
-
-    with pytest.raises(aioload.StorageError, match="attempt"):
-        epoch(remote)
-
-
 def test_a_second_epoch_comes_from_the_disk(packed: Path, server: RangeServer, tmp_path: Path) -> None:
     """What was read once is cached: no byte of a shard comes over the network again, also in another run."""
     options: dict[str, Any] = {"storage_options": QUICK, "cache_dir": tmp_path / "cache"}

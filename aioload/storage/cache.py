@@ -12,9 +12,9 @@ So a file that is cached whole is used without asking anybody, also without a ne
 that is cached in part are used, the source is asked once for its tag and size; `revalidate` asks for every
 file. Bytes of another tag are never served, and a file that changed under a reader is an error.
 
-Where the key tells the content and whoever reads checks each record, it is `vouched` for: then nobody is asked
-before bytes are missing, and the answer that brings those tells the tag. Should it be another than that of
-what is cached, all of that read is fetched, and what is cached of the file is dropped.
+Where the key tells the content and whoever reads checks each record, it is `vouched` for: then nobody is
+asked before bytes are missing, and the answer that brings those tells the tag. Should it be another than that
+of what is cached, all of that read is fetched, and what is cached of the file is dropped.
 
 Between processes, whoever is about to fetch a range claims it; others wait a moment and find it cached. What
 a process has touched is in use until it closes, and nobody evicts that. Hence of a set that is larger than

@@ -254,6 +254,8 @@ class CacheFolder:
     def _open(self, folder: str) -> CachedFile | None:
         """Open a version that is there, in use from then on."""
         with self._lock:
+            if self._closed:  # meanwhile: what is used from now on, nobody would let go
+                return None
             if (file := self._used.get(folder)) is not None:
                 with contextlib.suppress(FileNotFoundError):
                     file.refresh()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -15,6 +14,7 @@ __all__ = ["NetworkOptions"]
 
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+_MOST_SECONDS = 1e9  # thirty years; clients of networks cannot count much further
 _OURS = frozenset(
     {"accept-encoding", "connection", "content-length", "host", "if-match", "if-none-match", "if-range"}
     | {"if-modified-since", "if-unmodified-since", "range", "te", "trailer", "transfer-encoding", "upgrade"}
@@ -86,8 +86,10 @@ def _truth(name: str, value: Any) -> bool:
 
 
 def _seconds(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise ConfigError(f"the storage option {name} must be a positive number of seconds, got {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MOST_SECONDS:
+        raise ConfigError(
+            f"the storage option {name} must be a positive number of seconds, got {value!r:.40}"
+        )
     return float(value)
 
 

@@ -517,6 +517,19 @@ async def test_least_recently_used_goes_first(tmp_path: Path) -> None:
     assert sorted(left.head(version).shown[-1] for version in left.versions()) == ["a", "c", "d"]
 
 
+def test_nothing_is_used_after_closing(tmp_path: Path) -> None:
+    """A look that comes late keeps no lock, which nobody would give back."""
+    folder, late = CacheFolder(tmp_path, None), CacheFolder(tmp_path, None)
+    folder.create("a", 10, None)
+    found = late.find("a")
+    late.close()
+
+    assert len(found) == 1
+    assert late.find("a") == []
+    folder.close()
+    assert len(folder.prune(0)) == 1
+
+
 async def test_files_in_use_stay(tmp_path: Path) -> None:
     """What a live reader has touched is not evicted by others, who then do without."""
     files = {name: random.Random(name).randbytes(600 * KIB) for name in "ab"}
