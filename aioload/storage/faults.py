@@ -134,7 +134,7 @@ def fault_of(error: BaseException) -> Fault:
         return Fault("denied", answer, status)
     if status is not None:
         return Fault("answer", answer, status)
-    if name in ("InvalidPathError", "UnknownConfigurationKeyError") or isinstance(
+    if name in ("InvalidPathError", "UnknownConfigurationKeyError", "RustPanic") or isinstance(
         error, ValueError | TypeError
     ):
         return Fault("config", f"obstore refuses it ({name})")

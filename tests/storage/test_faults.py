@@ -154,6 +154,16 @@ def test_no_secret_gets_out(text: str) -> None:
     assert "s3://bucket/x" in str(error)
 
 
+def test_a_panic_inside_obstore_is_final() -> None:
+    """It would end the same way, and print as much again."""
+    panic = type("RustPanic", (Exception,), {})
+
+    error = fault_of(panic("rust future panicked: http://SECRET")).error("x", "s3://bucket")
+
+    assert isinstance(error, errors.ConfigError)
+    assert "SECRET" not in str(error)
+
+
 def test_a_missing_bucket_is_told_from_a_missing_file() -> None:
     """The code word says which of them is not there."""
     text = ANSWERED.format(url="u", status="404 Not Found", code="NoSuchBucket")

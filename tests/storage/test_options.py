@@ -58,7 +58,8 @@ def test_unknown_names_are_listed_with_the_known_ones() -> None:
     ("name", "values"),
     [
         ("endpoint", ["", 1, b"http://host", "http://host\n"]),
-        ("region", ["", 1]),
+        ("endpoint", ["host:9000", "http://", "http://host:99999", "ftp://host", f"http://host?x={SECRET}"]),
+        ("region", ["", 1, "us east", "snow\N{SNOWMAN}"]),
         ("access_key_id", ["", 1]),
         ("secret_access_key", ["", 1, f"{SECRET}\n"]),
         ("anonymous", [1, "yes"]),
