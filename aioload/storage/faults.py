@@ -13,7 +13,10 @@ from dataclasses import dataclass
 
 from ..errors import AioloadError, ConfigError, NotFoundError, StorageError
 
-__all__ = ["Fault", "fault_of"]
+__all__ = ["IGNORED", "Fault", "fault_of"]
+
+IGNORED = "the server ignored the range that was asked for"
+"""The cause where ranges are not answered."""
 
 _STATUS = re.compile(r"status code: (\d{3})\b|\bstatus: (\d{3}),")
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>|\"code\": ?\"(\w{1,60})\"")
@@ -143,7 +146,7 @@ def fault_of(error: BaseException) -> Fault:
 
 def _without_status(text: str, name: str) -> Fault:
     if name == "NotSupportedError" or any(words in text for words in _NO_RANGES):
-        return Fault("ranges", "the server ignored the range that was asked for")
+        return Fault("ranges", IGNORED)
     if _OTHER_RANGE.search(text):
         return Fault("ranges", "the server sent another range than was asked for")
     if _TOO_FAR in text:  # a server answered in place of the 416 that obstore expected

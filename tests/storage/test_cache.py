@@ -517,6 +517,25 @@ async def test_least_recently_used_goes_first(tmp_path: Path) -> None:
     assert sorted(left.head(version).shown[-1] for version in left.versions()) == ["a", "c", "d"]
 
 
+@pytest.mark.parametrize(("limit", "room", "warned"), [(None, 0, 1), (8192, 1 << 40, 0)])
+async def test_a_disk_without_room_is_told_once(
+    cached: MakeCache,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    limit: int | None,
+    room: int,
+    warned: int,
+) -> None:
+    """Nothing is cached, which nobody would notice; a limit that is reached is what was wanted."""
+    monkeypatch.setattr(CacheFolder, "_disk_room", lambda self: room)
+    storage = cached(Source({"a": SHARD}), limit)
+
+    found = [await read(storage, "a", start, start + 1000) for start in range(0, 9000, 1000)]
+
+    assert b"".join(found) == SHARD[:9000]
+    assert [record.getMessage().count("is full") for record in caplog.records] == [1] * warned
+
+
 def test_nothing_is_used_after_closing(tmp_path: Path) -> None:
     """A look that comes late keeps no lock, which nobody would give back."""
     folder, late = CacheFolder(tmp_path, None), CacheFolder(tmp_path, None)
