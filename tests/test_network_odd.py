@@ -13,8 +13,10 @@ import traceback
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from random import Random
 from typing import Any
 
+import anyio
 import leaks
 import pytest
 from batches import Warnings, counted, plain
@@ -169,6 +171,45 @@ def test_one_set_feeds_many_loaders_at_once(root: Path, server: RangeServer, tmp
     assert [mine for mine, _ in pairs] == epoch(root / "set")
     assert [yours for _, yours in pairs] == epoch(root / "set", shuffle="full")
     assert found == [epoch(root / "set")] * 5
+
+
+@pytest.mark.parametrize("kind", ["http", "s3"])
+@pytest.mark.parametrize("stall", [-1, 5])
+def test_closing_does_not_wait_for_a_read_that_hangs(
+    root: Path, tmp_path: Path, kind: str, stall: int
+) -> None:
+    """Neither before an answer nor inside its body, however long it may take by its time-outs."""
+    shutil.copytree(root / "set", tmp_path / "bucket" / "set")
+    with RangeServer(tmp_path) as server:
+        server.script("bucket/set/shard-00001.aio", *[Act(stall=stall)] * 99)
+        cloud = {"endpoint": server.url, "anonymous": True, "region": "us-east-1"}
+        url, options = (f"{server.url}/bucket/set", {}) if kind == "http" else ("s3://bucket/set", cloud)
+        dataset = aioload.Dataset(url, storage_options={**options, "read_timeout": 50.0, "hedge": False})
+        with aioload.Loader(dataset, batch_size=8, num_workers=0).sync() as batches:
+            closer = threading.Timer(0.2, batches.close)
+            closer.start()
+            with pytest.raises(aioload.ClosedError):
+                list(batches)
+            closer.join()
+
+
+def test_leaving_at_any_moment_leaves_nothing(server: RangeServer, tmp_path: Path) -> None:
+    """Cancelled while it opens, reads, fills the cache or closes: the set and its cache can be used again."""
+    server.latency = 0.01
+    dataset = aioload.Dataset(f"{server.url}/set", cache_dir=tmp_path / "cache")
+    random = Random(1)
+
+    async def leave() -> None:
+        loader = aioload.Loader(dataset, batch_size=4, num_workers=0, shuffle="full")
+        async with loader:
+            with anyio.move_on_after(0.06 * random.random()):
+                async for _ in loader:
+                    pass
+
+    for _ in range(25):
+        anyio.run(leave)
+
+    assert len(epoch(dataset)) == -(-RECORDS // 8)
 
 
 def count_in_child(dataset: aioload.Dataset, answers: Any) -> None:
