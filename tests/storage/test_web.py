@@ -384,11 +384,14 @@ async def test_host_that_is_not_found() -> None:
     assert not error.final
 
 
-@pytest.mark.parametrize("option", ["endpoint", "region", "access_key_id", "secret_access_key"])
-def test_options_of_buckets_are_refused(option: str) -> None:
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("endpoint", "http://x"), ("region", "x"), ("access_key_id", SECRET), ("secret_access_key", SECRET)],
+)
+def test_options_of_buckets_are_refused(option: str, value: str) -> None:
     """They would do nothing."""
     with pytest.raises(ConfigError, match=f"{option} go with buckets"):
-        HttpStorage(Address.parse("http://host"), NetworkOptions.parse({option: SECRET}))
+        HttpStorage(Address.parse("http://host"), NetworkOptions.parse({option: value}))
 
 
 @pytest.mark.parametrize("options", [{"headers": {"authorization": SECRET}}, {"anonymous": True}])
