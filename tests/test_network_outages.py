@@ -95,7 +95,7 @@ def test_an_outage_is_waited_for(packed: Path, server: RangeServer, kind: str) -
     """A server that goes away and comes back costs a pause: that nobody is there uses up no attempts."""
     dataset = behind(server, kind, attempts=2, deadline=30.0)
 
-    assert through_an_outage(dataset, server, 2.5) == local(packed)
+    assert through_an_outage(dataset, server, 2.0) == local(packed)
 
 
 @pytest.mark.full
