@@ -6,6 +6,7 @@ import operator
 import os
 import threading
 from collections.abc import Coroutine, Mapping
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -61,13 +62,19 @@ class Dataset(RecordSet):
         cache_bytes: int | str | None = None,
     ) -> None:
         self._storage = source if isinstance(source, Storage) else None
-        network = {"storage_options": storage_options, "cache_dir": cache_dir, "cache_bytes": cache_bytes}
-        self._again = partial(Dataset, **network), (source,)  # type: ignore[arg-type]  # a value for each name
+        self._again: tuple[Callable[..., Dataset], tuple[Any, ...]] = Dataset, (source,)
         self._remote: Remote | None = None
         self.source = repr(source) if isinstance(source, Storage) else os.fspath(source)
         """Where the set lies, for messages: nothing secret is in it."""
         if self._storage is None and "://" in self.source:
             self._remote = Remote(self.source, storage_options, cache_dir, cache_bytes)
+            again = partial(  # as it is now: what was given may be changed later
+                Dataset,
+                storage_options=asdict(self._remote.options),
+                cache_dir=cache_dir if cache_dir is True else self._remote.folder,
+                cache_bytes=cache_bytes,
+            )
+            self._again = again, (self.source,)
             self.source = self._remote.shown
         elif storage_options or cache_dir or cache_bytes:
             raise ConfigError(
@@ -174,7 +181,10 @@ class Dataset(RecordSet):
     def open_storage(self) -> Storage:
         """Return a storage of this set's files, for one event loop; whoever opens it closes it."""
         if self._remote is not None:
-            return self._remote.open(self._opened[1].fingerprint() if self._opened is not None else None)
+            index = None if self._opened is None else self._opened[1]
+            if index is None:
+                return self._remote.open()
+            return self._remote.open(index.fingerprint(), checked=index.sums is not None)
         return LocalStorage(self.source) if self._storage is None else Lent(self._storage)
 
     def traffic(self) -> dict[str, int]:
