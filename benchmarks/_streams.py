@@ -32,7 +32,8 @@ __all__ = ["CASES", "Setting"]
 LATENCY, BANDWIDTH = 0.05, 40e6
 FAR = 0.2  # seconds to the first byte, where many reads should be in flight
 RAW, RAW_BYTES, RAW_BATCH = 3000, (100_000, 600_000), 32
-ARRAYS, ARRAY_BYTES, ARRAY_BATCH = 600, 512 << 10, 8
+ARRAYS, ARRAY_BYTES, ARRAY_BATCH = 1200, 256 << 10, 8
+ARRAYS_AHEAD = 24  # batches, so that it is the limit that ends what is under way
 LIMIT = 64 << 20
 CPUS = len(os.sched_getaffinity(0))
 
@@ -87,7 +88,7 @@ def arrays(folder: Path, scale: float = 1.0) -> Places:
             for _ in range(records):
                 writer.write({"x": rng.integers(256, size=ARRAY_BYTES, dtype=np.uint8)})
 
-    return Places(Places(folder, records).kept(f"arrays-{records}-1", make), records)
+    return Places(Places(folder, records).kept(f"arrays-{records}-2", make), records)
 
 
 # photos, and the disk cache
@@ -276,6 +277,7 @@ def _array_loader(setting: Setting, places: Places, limit: int) -> aioload.Loade
         shuffle="full",
         num_workers=2,
         memory_limit=limit,
+        prefetch=ARRAYS_AHEAD,
     )
 
 

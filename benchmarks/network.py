@@ -14,7 +14,7 @@ round in reverse order; a ratio is taken within a round.
   ranges in order, as large and as many at once as is best, and of the records one by one.
 - day: two epochs of photos, and a sum over all their batches; the rate is the second one's. On a bad day 2%
   of the answers are 503, 1% resets, 1% cut, 1% stall for 5 s, 2% are 20 times slower.
-- memory: 512 KiB records, each read by itself, 200 ms to the first byte, with a limit of 64 MiB. What the
+- memory: 256 KiB records, each read by itself, 200 ms to the first byte, with a limit of 64 MiB. What the
   process tree holds then (see `_measure.py`) beyond the private memory that it has with the least limit.
 - cpu: CPU seconds for 1 GB in ranges, eight at once, from a near server, by aioload's storages (retries,
   hedges, checks and all) and by bare obstore.
