@@ -7,7 +7,8 @@ all of it, or what of it fits into buffers until the answer is refused.
 from __future__ import annotations
 
 import asyncio
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from weakref import WeakKeyDictionary
 
 __all__ = ["Trial"]
@@ -24,7 +25,15 @@ class Trial:
         self._locks = WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]()
 
     def turn(self) -> AbstractAsyncContextManager[None]:
-        """Wait, until a range was answered, for the other reads of this loop."""
-        if self.passed:
-            return nullcontext()
-        return self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+        """Wait, until a range was answered, for the other reads of this loop; then all go on side by side."""
+        return nullcontext() if self.passed else self._turn()
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        async with AsyncExitStack() as alone:
+            await alone.enter_async_context(
+                self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+            )
+            if self.passed:  # as another found out meanwhile
+                await alone.aclose()
+            yield
