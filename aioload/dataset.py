@@ -6,6 +6,7 @@ import operator
 import os
 import threading
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -88,14 +89,24 @@ class Dataset(RecordSet):
         cache_dir: str | os.PathLike[str] | bool | None = None,
         cache_bytes: int | str | None = None,
     ) -> None:
-        options = {"storage_options": storage_options, "cache_dir": cache_dir, "cache_bytes": cache_bytes}
-        self._again = partial(Dataset, fields=fields, **options), (source,)  # type: ignore[arg-type]
         self._wanted = None if fields is None else dict(check_fields(fields))
         self._storage = source if isinstance(source, Storage) else None
         self._place = Place(repr(source)) if isinstance(source, Storage) else place_of(source)
+        self._again: tuple[Callable[..., Dataset], tuple[Any, ...]] = (
+            partial(Dataset, fields=self._wanted),
+            (source if isinstance(source, (str, os.PathLike, Storage)) else tuple(source),),
+        )
         self._remote: Remote | None = None
         if self._storage is None and self._place.is_address:
             self._remote = Remote(self._place.root, storage_options, cache_dir, cache_bytes)
+            again = partial(  # as it is now: what was given may be changed later
+                Dataset,
+                fields=self._wanted,
+                storage_options=asdict(self._remote.options),
+                cache_dir=cache_dir if cache_dir is True else self._remote.folder,
+                cache_bytes=cache_bytes,
+            )
+            self._again = again, self._again[1]
         elif storage_options or cache_dir or cache_bytes:
             raise ConfigError(
                 "storage_options, cache_dir and cache_bytes go with an address such as s3://…, which "
@@ -231,7 +242,7 @@ class Dataset(RecordSet):
         """Return a storage of this set's files, for one event loop; whoever opens it closes it."""
         if self._opened is None:
             return self._plain_storage()
-        storage = self._plain_storage(self._opened.index.fingerprint())
+        storage = self._plain_storage(self._opened.index)
         return self._unpacked(storage, self._opened.packed) if self._opened.packed else storage
 
     def make_index(self, *, checksums: bool = False, bar: Bar = no_bar) -> Contents:
@@ -282,10 +293,12 @@ class Dataset(RecordSet):
         finally:
             await close(storage)
 
-    def _plain_storage(self, fingerprint: str | None = None) -> Storage:
-        """Return a storage of the files as they lie there."""
+    def _plain_storage(self, index: Index | None = None) -> Storage:
+        """Return a storage of the files as they lie there; what is cached is known by the index."""
         if self._remote is not None:
-            return self._remote.open(fingerprint)
+            if index is None:
+                return self._remote.open()
+            return self._remote.open(index.fingerprint(), checked=index.sums is not None)
         return LocalStorage(self._place.root) if self._storage is None else Lent(self._storage)
 
     def _unpacked(self, storage: Storage, packed: Mapping[str, Packed]) -> Storage:

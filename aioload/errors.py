@@ -67,6 +67,8 @@ class StorageError(AioloadError, OSError):
     """Seconds that the server asks to wait before the next attempt."""
     throttled: bool = False
     """Whether the server asks for less (429, 503)."""
+    unreachable: bool = False
+    """Whether no connection could be made, by us or by a gateway on the way."""
     final: bool = False
     """Whether another attempt would end the same way."""
     before: str | None = None

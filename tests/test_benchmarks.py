@@ -109,6 +109,33 @@ def test_a_race_writes_its_report(data: Path, tmp_path: Path) -> None:
     assert (tmp_path / "race.md").read_text() == out
 
 
+def test_a_bad_day_gives_the_same_batches(data: Path, tmp_path: Path) -> None:
+    """Two epochs over a server that goes wrong have the sum of two local ones, and it is written down."""
+    options = ("--quick", "--scale", 0.01, "--data", data, "--out", tmp_path)
+
+    _, out = run("network.py", *options, "--only", "day-local,day-bad", "--seed", 3)
+
+    runs = json.loads((tmp_path / "network.json").read_text())["runs"]
+    assert runs["day-bad"][0]["digest"] == runs["day-local"][0]["digest"]
+    assert runs["day-bad"][0]["requests"] >= runs["day-bad"][0]["needed"] > 0
+    assert "| day | bad: same as local | 1 | 1 | 1 | >= 1 | yes |" in out
+
+
+def test_a_server_of_ranges_is_counted(data: Path, modules: Any) -> None:
+    """What a bare reader takes is what the server says it gave."""
+    serving, reading = modules("_server").serving, modules("_reading")
+    (data / "served.bin").write_bytes(bytes(300_000))
+    ranges = reading.cut({"served.bin": 300_000}, 100_000)
+
+    with serving(data) as server:
+        server.set(latency=0.01, bandwidth=40e6)
+        came = reading.run(reading.read_by_aiohttp(server.url, ranges, 2))
+        counts = server.counts()
+
+    assert came == counts.bytes == 300_000
+    assert (counts.requests, counts.most_open, counts.connections >= 2) == (3, 2, True)
+
+
 def test_ratios_are_taken_within_a_round(modules: Any) -> None:
     """A machine that gets slower from round to round changes no ratio, and the faster rival counts."""
     race = modules("race")

@@ -148,6 +148,35 @@ def test_a_folder_takes_no_options_of_networks(tmp_path: Path, option: dict[str,
         Dataset(tmp_path, **option)
 
 
+@pytest.mark.parametrize(
+    "options", [{"cache_bytes": 1}, {"cache_dir": 5}, {"cache_dir": b"x"}, {"cache_dir": "~nobody-there/x"}]
+)
+def test_a_cache_that_cannot_be_is_refused(options: dict[str, Any]) -> None:
+    """At construction, not in the first read."""
+    with pytest.raises(ConfigError, match="cache_dir"):
+        Dataset("https://example.com/set", **options)
+
+
+def test_what_was_given_may_be_changed_later(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A set is pickled as it was made, whatever becomes of a dict of options or the working directory."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    options: dict[str, Any] = {"headers": {"A": "1"}}
+    datasets = [
+        Dataset("https://example.com/set", storage_options=options, cache_dir=folder)
+        for folder in ("~/cache", "cache")
+    ]
+    options["headers"]["A"] = "2"
+    options["unknown"] = 3
+    folders = [str(tmp_path / "home" / "cache"), str(Path.cwd() / "cache")]
+    monkeypatch.chdir(tmp_path)
+
+    again = pickle.loads(pickle.dumps(datasets))
+
+    assert [repr(dataset.open_storage()) for dataset in again] == [repr(d.open_storage()) for d in datasets]
+    assert [str(dataset._remote.folder) for dataset in again] == folders
+    assert {dataset._remote.options.headers["A"] for dataset in again} == {"1"}
+
+
 def test_what_is_secret_in_an_address_is_not_shown() -> None:
     """Neither password nor signature are in what errors and logs quote."""
     dataset = Dataset(

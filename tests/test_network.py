@@ -240,15 +240,6 @@ def test_a_server_that_comes_back_is_not_noticed(packed: Path, server: RangeServ
     assert found == epoch(packed, shuffle="full", batch_size=4)
 
 
-def test_a_server_that_stays_away_is_an_error(server: RangeServer, remote: aioload.Dataset) -> None:
-    """It comes within the deadline of a read."""
-    len(remote)
-    server.down()
-
-    with pytest.raises(aioload.StorageError, match="attempt"):
-        epoch(remote)
-
-
 def test_a_second_epoch_comes_from_the_disk(packed: Path, server: RangeServer, tmp_path: Path) -> None:
     """What was read once is cached: no byte of a shard comes over the network again, also in another run."""
     options: dict[str, Any] = {"storage_options": QUICK, "cache_dir": tmp_path / "cache"}
@@ -259,13 +250,10 @@ def test_a_second_epoch_comes_from_the_disk(packed: Path, server: RangeServer, t
     with aioload.Loader(dataset, batch_size=16, num_workers=2, shuffle=True).sync() as batches:
         second = [plain(batch) for batch in batches]
         asked = len(server.requests)
-        list(batches)
         stats = batches.stats()
 
     assert first == second == epoch(packed)
-    assert asked <= 2 + len(dataset.index.shards)  # manifest, index, and whether each shard is still the same
-    assert len(server.requests) == asked
-    assert all(request.sent <= 1 for request in server.requests[2:])
+    assert asked == 2  # manifest and index, that always come from the source
     assert stats.cache_misses == 0
     assert stats.cache_hits > 0
 

@@ -205,6 +205,9 @@ def test_nothing_to_pack_is_an_error(tmp_path: Path) -> None:
         find_source([tmp_path / "empty"])
     with pytest.raises(ConfigError, match="packed already"):
         find_source([tmp_path / "set"])
+    with pytest.raises(ConfigError, match=r"^http://… is an address") as caught:
+        find_source(["http://me:word@example.com/photos?sig=word"])
+    assert "word" not in str(caught.value)
     with pytest.raises(NotFoundError, match="missing does not exist"):
         find_source([tmp_path / "missing"])
 

@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
+import anyio.lowlevel
 import numpy as np
 
 from .._workers.files import Unmapped
@@ -162,6 +163,8 @@ class Pass:
             self._house.counters.add(record_bytes=int(run.sizes.sum()))
             group.start_soon(self._walk, run, brought)
             step, number = stop, number + 1
+            # planning takes milliseconds: the reads of this run should be on their way meanwhile
+            await anyio.lowlevel.checkpoint()
 
     def _planned(self, step: int, stop: int, order: Order) -> Run:
         """Plan a run from a step on; it ends before `stop` where so much would not fit into memory."""
@@ -215,6 +218,7 @@ class Pass:
         gap = 0 if alone else _MAX_GAP_BYTES
         reads, raw_bytes = merge(run, rows, max_gap_bytes=gap, max_read_bytes=MAX_READ_BYTES)
         size = align(raw_bytes) + run.table.nbytes
+        self._house.tuner.foresee(len(run.rows), len(reads) + len(chunks))
         raw = await self._house.memory.lease(size, run.order, patient=alone)
         run.table["start"][rows] += np.uint64(raw.span.start)
         run.table["stop"][rows] += np.uint64(raw.span.start)

@@ -131,6 +131,11 @@ class Tuner:
             self._counters.reasons["prefetch"] = _NO_ROOM if found < wanted else self._why_ahead
         return found
 
+    def foresee(self, batches: int, reads: int) -> None:
+        """Note how many reads some batches are planned to take, which counts until it has been measured."""
+        if reads and self._before is None:
+            self._reads_per_batch = reads / batches
+
     @property
     def due(self) -> bool:
         """Whether `look` may find something to do; from any thread."""

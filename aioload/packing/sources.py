@@ -50,13 +50,23 @@ def find_source(
         StorageError: it cannot be read.
         ShardError: its content is not what its name says.
     """
-    found = [Path(name) for path in paths for name in expand(os.fspath(path))]
+    found = [Path(name) for path in paths for name in expand(_local(path))]
     try:
         return _open(_existing(found), kind, path_field, seed)
     except OSError as error:
         if isinstance(error, StorageError):
             raise
         raise StorageError(f"{error.filename or found[0]} cannot be read: {error.strerror}") from error
+
+
+def _local(path: str | os.PathLike[str]) -> str:
+    """Refuse an address, and quote nothing of it that could be secret."""
+    scheme, mark, _ = os.fspath(path).partition("://")
+    if mark and scheme.isalnum():
+        raise ConfigError(
+            f"{scheme}://… is an address; what is packed must lie on a disk: copy it there first"
+        )
+    return os.fspath(path)
 
 
 def _existing(paths: list[Path]) -> list[Path]:

@@ -16,6 +16,7 @@ SCHEMES = ("s3", "gs", "az", "http", "https")
 
 _WEB = ("http", "https")
 _ESCAPED = re.compile(r"%(?![0-9A-Fa-f]{2})|[^!$&'()*+,\-./0-9:;=@A-Z_a-z~%]")
+_BUCKET = re.compile(r"[\w$][\w.$-]*", re.ASCII)
 _ESCAPED_QUERY = re.compile(r"%(?![0-9A-Fa-f]{2})|[^!$&'()*+,\-./0-9:;=?@A-Z_a-z~%]")
 _USUAL_PORTS = {"http": ":80", "https": ":443"}
 _SIGNING = re.compile(
@@ -117,7 +118,12 @@ def _bucket(scheme: str, rest: str) -> Address:
     bucket, _, path = rest.partition("/")
     if not bucket:
         raise ConfigError(f"the address {scheme}://… names no bucket")
-    if "@" in bucket or ":" in bucket:
+    if re.search(r"\?\w+=", rest):
+        raise ConfigError(
+            f"the address {scheme}://… has a query, which buckets do not take; keys and signatures go into "
+            "storage_options or the environment"
+        )
+    if not _BUCKET.fullmatch(bucket):
         raise ConfigError(
             f"the address {scheme}://… does not begin with the name of a bucket; keys go into "
             "storage_options, not into the address"

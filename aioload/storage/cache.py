@@ -12,6 +12,10 @@ So a file that is cached whole is used without asking anybody, also without a ne
 that is cached in part are used, the source is asked once for its tag and size; `revalidate` asks for every
 file. Bytes of another tag are never served, and a file that changed under a reader is an error.
 
+Where the key tells the content and whoever reads checks each record, it is `vouched` for: then nobody is
+asked before bytes are missing, and the answer that brings those tells the tag. Should it be another than that
+of what is cached, all of that read is fetched, and what is cached of the file is dropped.
+
 Between processes, whoever is about to fetch a range claims it; others wait a moment and find it cached. What
 a process has touched is in use until it closes, and nobody evicts that. Hence of a set that is larger than
 the limit stays what was cached first, and each epoch finds that share of it again. If the least recently used
@@ -57,6 +61,7 @@ class Cached:
         limit_bytes: what the folder may take of the disk; None: all but the disk's last gibibyte.
         key_of: gives, for a file's name, a stable text that no other file has, without secrets.
         revalidate: ask for the tag of each file once, also of those that are cached whole.
+        vouched: the key tells the content, and whoever reads checks it; see above.
         tally: counts what this cache does, and others that were given it.
     """
 
@@ -68,6 +73,7 @@ class Cached:
         key_of: Callable[[str], str],
         *,
         revalidate: bool = False,
+        vouched: bool = False,
         tally: CacheTally | None = None,
     ) -> None:
         if limit_bytes is not None and limit_bytes <= 0:
@@ -76,6 +82,7 @@ class Cached:
         self._disk = CacheDisk(Path(folder).absolute(), limit_bytes, tally)
         self._key_of = key_of
         self._revalidate = revalidate
+        self._vouched = vouched
         self._files: dict[str, CachedFile] = {}
         self._identities: dict[str, Identity] = {}
         self._asking: dict[tuple[object, str], anyio.Lock] = {}
@@ -150,16 +157,18 @@ class Cached:
             for part in list(_between(holes, start, stop)):
                 holes += await self._take(file, part, _part(view, start, part))
             holes = joined(holes, _NEAR)
-            if holes and not await self._confirm(name, file):
+            if holes and not self._vouched and not await self._confirm(name, file):
                 holes = [(start, stop)]
-        if not holes:
-            return 0
-        if len(holes) == 1:
-            return await self._bring(name, holes[0], _part(view, start, holes[0]))
-        return await self._bring_all(name, {hole: _part(view, start, hole) for hole in holes})
+        fetched = await self._bring_all(name, {hole: _part(view, start, hole) for hole in holes})
+        if fetched and holes != [(start, stop)] and self._current(name) is not file:
+            # what came told that the source has another version: none of this read may be of the old one
+            return await self._bring(name, (start, stop), view)
+        return fetched
 
     async def _bring_all(self, name: str, holes: dict[Range, memoryview]) -> int:
         """Fill holes side by side; where several fail, the error of the first one is raised."""
+        if len(holes) < 2:
+            return sum([await self._bring(name, hole, view) for hole, view in holes.items()])
         fetched: list[int] = []
         failures: dict[Range, Exception] = {}
 
@@ -189,6 +198,8 @@ class Cached:
                 elif look.claim.held or anyio.current_time() > deadline:
                     began = anyio.current_time()
                     await self._fetch(name, hole[0], view)
+                    if self._vouched and (used := self._current(name)) is not None:
+                        await self._confirm(name, used)
                     await self._keep(name, key, hole[0], view, anyio.current_time() - began)
                     return len(view)
             await anyio.sleep(wait)
@@ -261,7 +272,7 @@ class Cached:
 
     async def _choose(self, name: str, found: Sequence[CachedFile]) -> CachedFile | None:
         """Take one of the versions that are cached, for as long as this storage is open."""
-        if found and self._current(name) is None and (self._revalidate or not found[0].complete):
+        if found and self._current(name) is None and self._must_ask(found[0]):
             await self._identify(name)
         if found and self._current(name) is None:
             known = self._identities.get(name)
@@ -272,6 +283,10 @@ class Cached:
             if file is not self._current(name):
                 await self._disk.let_go(file)
         return self._current(name)
+
+    def _must_ask(self, file: CachedFile) -> bool:
+        """Tell whether a version may be used only if the source has the same."""
+        return self._revalidate or not (self._vouched or file.complete)
 
     async def _identify(self, name: str) -> Identity:
         """Return size and tag of what the source's reads give, having asked once."""
@@ -286,14 +301,15 @@ class Cached:
         """Tell whether the version in use is the source's, before bytes of both come together.
 
         Raises:
-            StorageError: it is not, and bytes of it were served.
+            StorageError: it is not, and bytes of it were served that nobody vouches for.
         """
         identity = await self._identify(name)
         if identity == (file.size, file.tag):
             return True
-        self._files.pop(name, None)
+        if self._files.get(name) is file:
+            del self._files[name]
         await self._disk.let_go(file, stale=True)
-        if file.served:
+        if file.served and not self._vouched:
             self._changed[name] = file.tag, identity[1]
             raise self._source_changed(name)
         return False

@@ -123,6 +123,7 @@ class CacheDisk:
             _THREADS, name="aioload-cache-write"
         )  # who reads must not wait for these
         self._faults = 0
+        self._told_full = False
         self._gates = WeakKeyDictionary[asyncio.AbstractEventLoop, anyio.Semaphore]()
         self.tally = CacheTally() if tally is None else tally
         self._lock = threading.Lock()
@@ -275,9 +276,10 @@ class CacheDisk:
     ) -> CachedFile | None:
         try:
             file = file or self._folder.create(key, *identity)
-            if file is None or start + len(data) > file.size:
+            if file is not None and start + len(data) > file.size:
                 return None
-            if not self._folder.reserve(file.cost(start, len(data))):
+            if file is None or not self._folder.reserve(file.cost(start, len(data))):
+                self._warn_if_full()
                 return None
             file.store(start, data)
         except Busy:  # somebody was stopped while holding the ledger; these bytes are not cached
@@ -326,6 +328,17 @@ class CacheDisk:
             if undo is not None and not delivered:
                 future.add_done_callback(partial(_undo, undo))
         return None
+
+    def _warn_if_full(self) -> None:
+        with self._lock:
+            first = self._folder.is_disk_full and not self._told_full
+            self._told_full |= first
+        if first:
+            _log.warning(
+                "the disk under %s is full, so nothing more is cached until there is room; what is not there "
+                "comes from the network",
+                self.path,
+            )
 
     def _stop_storing(self, why: str) -> None:
         with self._lock:

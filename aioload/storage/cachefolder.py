@@ -103,6 +103,8 @@ class CacheFolder:
         self._room_lock = threading.Lock()
         self._promised = self._count = 0
         self._full_until = 0.0
+        self.is_disk_full = False
+        """Whether it was the disk, rather than the limit, that had no room when some was last asked for."""
         self._uses: dict[str, ByteLock] = {}
         self._used: dict[str, CachedFile] = {}
         self._closed = False
@@ -254,6 +256,8 @@ class CacheFolder:
     def _open(self, folder: str) -> CachedFile | None:
         """Open a version that is there, in use from then on."""
         with self._lock:
+            if self._closed:  # meanwhile: what is used from now on, nobody would let go
+                return None
             if (file := self._used.get(folder)) is not None:
                 with contextlib.suppress(FileNotFoundError):
                     file.refresh()
@@ -298,6 +302,7 @@ class CacheFolder:
                 count += 1  # what others were promised before that was not seen: they ask again
             granted = min(num_bytes + self._step, self._room(used))
             full = granted < num_bytes
+            self.is_disk_full = full and self._disk_room() < num_bytes
             os.pwrite(ledger, _LEDGER.pack(count, used if full else used + granted), 0)
             self._count = count
             if full:

@@ -19,9 +19,10 @@ import anyio.lowlevel
 
 from ..errors import AioloadError, ClosedError, StorageError
 from .base import check_name, check_range, ends_early, miscounted
-from .faults import fault_of
+from .faults import IGNORED, Fault, fault_of
 from .pins import Pins, changed
 from .stores import RUNTIME, make_store
+from .trial import Trial
 
 if TYPE_CHECKING:
     from obstore import GetOptions, GetResult, ObjectMeta
@@ -50,6 +51,7 @@ class CloudStorage:
         self._shown = address.shown.rstrip("/")
         self._folder = f"{address.path.strip('/')}/".lstrip("/")
         self._pins = Pins() if pins is None else pins
+        self._trial = Trial()
         self._store: ObjectStore | None = make_store(address, options)
 
     async def size(self, name: str) -> int:
@@ -95,7 +97,7 @@ class CloudStorage:
             raise ends_early(name, await self.size(name), stop)
 
         try:
-            answer = await self._ask(name, (start, stop))
+            answer = await self._ask_part(name, start, stop)
             if answer.meta["size"] < stop:
                 raise ends_early(name, answer.meta["size"], stop)
             await self._take(answer, name, view)
@@ -135,6 +137,20 @@ class CloudStorage:
             return await obstore.head_async(store, self._folder + name)
         except Exception as error:
             raise self._translated(error, name) from None
+
+    async def _ask_part(self, name: str, start: int, stop: int) -> GetResult:
+        """Ask for a range; of a file whose ranges are ignored only once."""
+        async with self._trial.turn():
+            if name in self._trial.ignoring:
+                raise Fault("ranges", IGNORED).error(name, self._shown)
+            try:
+                answer = await self._ask(name, (start, stop))
+            except StorageError as error:
+                if error.cause == IGNORED:
+                    self._trial.ignoring.add(name)
+                raise
+            self._trial.passed = True
+            return answer
 
     async def _ask(self, name: str, part: tuple[int, int] | None) -> GetResult:
         """Ask for a file, or a part of it, and check all that can be told from the head of the answer."""

@@ -13,10 +13,14 @@ from dataclasses import dataclass
 
 from ..errors import AioloadError, ConfigError, NotFoundError, StorageError
 
-__all__ = ["Fault", "fault_of"]
+__all__ = ["IGNORED", "Fault", "fault_of"]
+
+IGNORED = "the server ignored the range that was asked for"
+"""The cause where ranges are not answered."""
 
 _STATUS = re.compile(r"status code: (\d{3})\b|\bstatus: (\d{3}),")
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>|\"code\": ?\"(\w{1,60})\"")
+_CONNECTING = re.compile(r"legacy::Error\(\s*Connect\b")
 _KIND = re.compile(r"HttpError \{\s*kind: (\w+)")
 _SYSTEM = re.compile(r"\bkind: \w+,\s*message: \"([\w ]{1,80})\"|\b(failed to lookup address)\b")
 
@@ -33,6 +37,7 @@ _METADATA = re.compile(r"\b169\.254\.(?:169\.254|170\.\d+)\b|\bmetadata\.google\
 
 _FINAL = frozenset({"missing", "changed", "denied", "ranges", "config", "region"})
 _THROTTLED = frozenset({429, 503})
+_GATEWAY = frozenset({502, 504})
 _TRIED_AGAIN = frozenset({408, 429})
 _RENEWED = frozenset({"RequestTimeout", "RequestTimeoutException", "SlowDown", "Throttling"})
 """Codes that come with a 400 or 403 at times, and pass."""
@@ -50,6 +55,9 @@ class Fault:
 
     status: int | None = None
     """The server's status, where it answered."""
+
+    connected: bool = True
+    """Whether a connection was made."""
 
     @property
     def throttled(self) -> bool:
@@ -93,6 +101,7 @@ class Fault:
             cause=self.cause,
             filled=filled,
             throttled=self.throttled,
+            unreachable=not self.connected or self.status in _GATEWAY,
             final=self.final,
         )
 
@@ -128,7 +137,7 @@ def fault_of(error: BaseException) -> Fault:
         return Fault("denied", answer, status)
     if status is not None:
         return Fault("answer", answer, status)
-    if name in ("InvalidPathError", "UnknownConfigurationKeyError") or isinstance(
+    if name in ("InvalidPathError", "UnknownConfigurationKeyError", "RustPanic") or isinstance(
         error, ValueError | TypeError
     ):
         return Fault("config", f"obstore refuses it ({name})")
@@ -137,7 +146,7 @@ def fault_of(error: BaseException) -> Fault:
 
 def _without_status(text: str, name: str) -> Fault:
     if name == "NotSupportedError" or any(words in text for words in _NO_RANGES):
-        return Fault("ranges", "the server ignored the range that was asked for")
+        return Fault("ranges", IGNORED)
     if _OTHER_RANGE.search(text):
         return Fault("ranges", "the server sent another range than was asked for")
     if _TOO_FAR in text:  # a server answered in place of the 416 that obstore expected
@@ -167,10 +176,12 @@ def _transport(text: str) -> Fault:
         return Fault("body" if "body error" in text else "other", "the answer was cut short")
     system = _SYSTEM.search(text)
     detail = (system[1] or system[2]).lower() if system else ""
+    if found[1] == "Timeout" and _CONNECTING.search(text):
+        return Fault("connect", "no connection in time", connected=False)
     if found[1] == "Timeout":
         return Fault("timeout", "nothing came for too long")
     if found[1] == "Connect":
-        return Fault("connect", detail or "the connection could not be made")
+        return Fault("connect", detail or "the connection could not be made", connected=False)
     if found[1] == "Interrupted" or "kind: Body" in text:
         return Fault("body", f"the answer was cut short{': ' + detail if detail else ''}")
     return Fault("connect", detail or "the server closed the connection without an answer")

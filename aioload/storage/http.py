@@ -10,10 +10,8 @@ whether ranges work, and is not refused where an address is signed for GET alone
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 import anyio.lowlevel
 
@@ -23,6 +21,7 @@ from .answers import Head, same_tag
 from .base import check_name, check_range, ends_early, miscounted
 from .options import NetworkOptions
 from .pins import Pins, changed
+from .trial import Trial
 from .web import BROKEN, Web
 
 if TYPE_CHECKING:
@@ -56,9 +55,7 @@ class HttpStorage:
         self._shown = address.shown
         self._pins = Pins() if pins is None else pins
         self._web = Web(address, options or NetworkOptions())
-        self._ranges_work = False
-        self._ignoring: set[str] = set()  # files of which a range was asked for in vain
-        self._first = WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]()
+        self._trial = Trial()
 
     async def size(self, name: str) -> int:
         """Return the bytes of a file, as it was when it was first seen."""
@@ -95,9 +92,9 @@ class HttpStorage:
             raise ends_early(name, await self.size(name), stop)
 
         async with AsyncExitStack() as alone:
-            if not self._ranges_work:
-                await alone.enter_async_context(self._first_lock())
-            if name in self._ignoring:
+            if not self._trial.passed:
+                await alone.enter_async_context(self._trial.turn())
+            if name in self._trial.ignoring:
                 raise StorageError(
                     f"{self._shown}/{name}: {_IGNORED} (status 200)", shard=name, status=200, final=True
                 )
@@ -107,7 +104,7 @@ class HttpStorage:
                     await self._explain_beyond(name, answer, head, stop)
                 elif head.status == 206:
                     self._check_part(name, answer, head, start, stop)
-                    self._ranges_work = True
+                    self._trial.passed = True
                 else:
                     self._check_unasked(name, answer, head, start, stop)
                 await alone.aclose()
@@ -119,10 +116,6 @@ class HttpStorage:
 
     def __repr__(self) -> str:
         return f"<HttpStorage {self._shown}{' closed' if self._web.is_closed else ''}>"
-
-    def _first_lock(self) -> asyncio.Lock:
-        """Return what keeps all but one read of this loop waiting until it is known whether ranges work."""
-        return self._first.setdefault(asyncio.get_running_loop(), asyncio.Lock())
 
     def _check(self, name: str) -> None:
         check_name(name)
@@ -209,7 +202,7 @@ class HttpStorage:
             self._compare(name, head.length, head.tag)
             if head.length < stop:
                 raise ends_early(name, head.length, stop)
-        self._ignoring.add(name)
+        self._trial.ignoring.add(name)
         raise self._error(name, answer, _IGNORED)
 
     async def _explain_beyond(self, name: str, answer: ClientResponse, head: Head, stop: int) -> None:

@@ -15,6 +15,7 @@ from .throttle import Throttle
 __all__ = ["Link", "NetworkCounts"]
 
 _OUTAGE_GAP = 10.0  # seconds without a try, after which an outage counts anew
+_SPARE_HEDGE = 1.0  # seconds without a hedge, after which one is free: what waits for a read earns none
 _START, _LEAST, _MOST = 32 << 20, 1 << 20, 128 << 20  # bytes in flight: 64, 2 and 256 small reads
 
 
@@ -61,6 +62,7 @@ class Link:
         self._counts = NetworkCounts()
         self._latencies = Latencies()
         self._allowance = Allowance()
+        self._hedged_at = clock()
         self._throttle = Throttle()
         self._lock = threading.Lock()
 
@@ -134,11 +136,15 @@ class Link:
     def hedge(self, size: int) -> bool:
         """Tell whether a late read may be asked again now, and take the room; `unhedge` gives it back."""
         with self._lock:
-            if not self._allowance.is_left or self._throttle.is_on(self.clock()):
+            now = self.clock()
+            earned = self._allowance.is_left
+            if not (earned or now - self._hedged_at >= _SPARE_HEDGE) or self._throttle.is_on(now):
                 return False
             if not self.gate.squeeze(size):
                 return False
-            self._allowance.spend()
+            self._hedged_at = now
+            if earned:
+                self._allowance.spend()
             self._add({"requests": 1, "hedges": 1})
         return True
 

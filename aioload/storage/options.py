@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -10,11 +9,13 @@ from typing import Any
 
 from ..errors import ConfigError
 from ..machine import parse_bytes
+from .address import Address
 
 __all__ = ["NetworkOptions"]
 
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+_MOST_SECONDS = 1e9  # thirty years; clients of networks cannot count much further
 _OURS = frozenset(
     {"accept-encoding", "connection", "content-length", "host", "if-match", "if-none-match", "if-range"}
     | {"if-modified-since", "if-unmodified-since", "range", "te", "trailer", "transfer-encoding", "upgrade"}
@@ -79,6 +80,26 @@ def _text(name: str, value: Any) -> str:
     return value
 
 
+def _endpoint(name: str, value: Any) -> str:
+    """Check where a storage answers: what obstore cannot parse would end in a panic of its threads."""
+    try:
+        address = Address.parse(_text(name, value))
+    except ConfigError:
+        address = None
+    if address is None or not address.is_web or address.query:
+        raise ConfigError(
+            f"the storage option {name} must be an address of http or https, without a query, such as "
+            "https://storage.example.org:9000"
+        )
+    return str(value)
+
+
+def _region(name: str, value: Any) -> str:
+    if not re.fullmatch(r"[\w-]+", _text(name, value), re.ASCII):
+        raise ConfigError(f"the storage option {name} must be the name of a region, such as us-east-1")
+    return str(value)
+
+
 def _truth(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise ConfigError(f"the storage option {name} must be True or False, got {value!r}")
@@ -86,8 +107,10 @@ def _truth(name: str, value: Any) -> bool:
 
 
 def _seconds(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise ConfigError(f"the storage option {name} must be a positive number of seconds, got {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MOST_SECONDS:
+        raise ConfigError(
+            f"the storage option {name} must be a positive number of seconds, got {value!r:.40}"
+        )
     return float(value)
 
 
@@ -118,8 +141,8 @@ def _headers(name: str, value: Any) -> dict[str, str]:
 
 
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
-    "endpoint": _text,
-    "region": _text,
+    "endpoint": _endpoint,
+    "region": _region,
     "access_key_id": _text,
     "secret_access_key": _text,
     "anonymous": _truth,

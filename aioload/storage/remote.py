@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
+from ..errors import ConfigError
 from ..machine import parse_bytes
 from .address import Address
 from .base import Storage
@@ -46,10 +48,14 @@ class Remote:
         cache_bytes: int | str | None = None,
     ) -> None:
         self._address = Address.parse(url)
-        self._options = NetworkOptions.parse(storage_options)
-        self._folder = default_cache_folder() if cache_dir is True else cache_dir or None
+        self.options = NetworkOptions.parse(storage_options)
+        """How the network is spoken to."""
+        self.folder = _folder(cache_dir)
+        """Where the cache is, if there is one."""
+        if cache_bytes is not None and self.folder is None:
+            raise ConfigError("cache_bytes says how much cache_dir may hold; pass that too, or leave it out")
         self._cache_bytes = None if cache_bytes is None else parse_bytes(cache_bytes, name="cache_bytes")
-        self._link = Link(max_in_flight=self._options.max_in_flight)
+        self._link = Link(max_in_flight=self.options.max_in_flight)
         self._pins = Pins()
         self._tally = CacheTally()
 
@@ -58,27 +64,29 @@ class Remote:
         """The address, for messages: without anything secret."""
         return self._address.shown
 
-    def open(self, fingerprint: str | None = None) -> Storage:
+    def open(self, fingerprint: str | None = None, *, checked: bool = False) -> Storage:
         """Return a storage over the folder, for one event loop; whoever opens it closes it.
 
         Args:
             fingerprint: of the set's content, where it is known. What is cached is known by it, too.
+            checked: the fingerprint tells every byte, and whoever reads checks each.
         """
         storage = steady(
             self._one_attempt(),
             self._link,
-            attempts=self._options.attempts,
-            deadline=self._options.deadline,
-            hedge=self._options.hedge,
+            attempts=self.options.attempts,
+            deadline=self.options.deadline,
+            hedge=self.options.hedge,
             where=self.shown,
         )
-        if self._folder is None or fingerprint is None:
+        if self.folder is None or fingerprint is None:
             return storage
         return Cached(
             storage,
-            self._folder,
+            self.folder,
             self._cache_bytes,
             lambda name: f"{self.key(name)} {fingerprint}",
+            vouched=checked,
             tally=self._tally,
         )
 
@@ -95,7 +103,7 @@ class Remote:
 
     def key(self, name: str) -> str:
         """Return a text that tells a file from all others, without secrets."""
-        return self._address.child(name).key(self._options.endpoint)
+        return self._address.child(name).key(self.options.endpoint)
 
     def __repr__(self) -> str:
         return f"<Remote {self.shown} {self._link!r}>"
@@ -105,7 +113,21 @@ class Remote:
         if self._address.is_web:
             from .http import HttpStorage
 
-            return HttpStorage(self._address, self._options, self._pins)
+            return HttpStorage(self._address, self.options, self._pins)
         from .cloud import CloudStorage
 
-        return CloudStorage(self._address, self._options, self._pins)
+        return CloudStorage(self._address, self.options, self._pins)
+
+
+def _folder(cache_dir: str | os.PathLike[str] | bool | None) -> Path | None:
+    """Return where a cache is to be, the same also should the working directory change."""
+    if not cache_dir:
+        return None
+    if cache_dir is True:
+        return default_cache_folder()
+    try:
+        return Path(cache_dir).expanduser().absolute()
+    except TypeError as error:
+        raise ConfigError(f"cache_dir must be a folder, True or None, got {cache_dir!r}") from error
+    except RuntimeError as error:
+        raise ConfigError(f"cache_dir names the home of a user who has none: {cache_dir}") from error

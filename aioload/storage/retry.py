@@ -1,9 +1,9 @@
 """Retry: a read that fails is tried again, from its first missing byte, until it cannot be helped.
 
 What is waited between attempts is in `backoff`, whether everybody should wait in `throttle`. A place that
-has answered before and now cannot be reached at all is out, and may come back: attempts to reach it do not
-count, so that a server's restart costs a pause and not the run; only the deadline ends them. A place that has
-never answered is more likely a wrong address, which should be said soon.
+has answered before and now cannot be reached at all, be it by a gateway, is out, and may come back: attempts
+to reach it do not count, so that a server's restart costs a pause and not the run; only the deadline ends
+them. A place that has never answered is more likely a wrong address, which should be said soon.
 """
 
 from __future__ import annotations
@@ -150,12 +150,13 @@ class Retrying(Wrapping):
         filled = getattr(error, "filled", 0)
         if not 0 <= filled <= size - tries.filled:
             filled = 0  # nonsense, so nothing of it is believed
-        tries.failed(error, filled, counts=not (self._link.has_answered and _is_unreachable(error)))
+        unreachable = _is_unreachable(error)
+        tries.failed(error, filled, counts=not (self._link.has_answered and unreachable))
         self._link.failed(
             filled,
             throttled=getattr(error, "throttled", False),
             retry_after=getattr(error, "retry_after", None),
-            answered=filled > 0 or getattr(error, "status", None) is not None,
+            answered=filled > 0 or (getattr(error, "status", None) is not None and not unreachable),
         )
 
     def _next_wait(self, tries: _Tries, backoff: Backoff, error: OSError) -> float:
@@ -238,6 +239,8 @@ def _is_final(error: OSError) -> bool:
 
 def _is_unreachable(error: BaseException) -> bool:
     """Whether no connection could be made, as far as an error or what it came from tells."""
+    if getattr(error, "unreachable", False):
+        return True
     part: BaseException | None = error
     for _ in range(_DEEPEST):
         if isinstance(part, socket.gaierror) or getattr(part, "errno", None) in _UNREACHABLE:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import configparser
 import os
+import re
 import threading
 from datetime import timedelta
 from pathlib import Path
@@ -92,7 +93,25 @@ def make_store(address: Address, options: NetworkOptions, *, attempts: int = 1) 
     }
     if options.anonymous:
         common["skip_signature"] = True
-    return _MAKERS[address.scheme](address.host, options, common)
+    try:
+        return _MAKERS[address.scheme](address.host, options, common)
+    except ConfigError:
+        raise
+    except Exception as error:
+        # from None: obstore's text may quote an endpoint with a password
+        raise ConfigError(f"{address.shown} cannot be opened: {_refusal(error)}") from None
+
+
+def _refusal(error: Exception) -> str:
+    """Say why obstore makes no store, with no more of its text than a code word."""
+    found = re.search(r"source: (\w+)", str(error))
+    word = found[1] if found else type(error).__name__
+    if word == "MissingAccount":
+        return (
+            "the name of the account is missing; pass it as access_key_id with the key, or set it as "
+            "AZURE_STORAGE_ACCOUNT_NAME"
+        )
+    return f"obstore refuses the options ({word}); check endpoint, region and keys"
 
 
 def _check(address: Address, options: NetworkOptions) -> None:

@@ -45,6 +45,7 @@ _MOST_URLS = 4096
 _GRACE = 1.0  # seconds for a loop to close what it has open
 _THROTTLED = frozenset({429, 503})
 _TRIED_AGAIN = frozenset({408, 429})
+_GATEWAY = frozenset({502, 504})
 
 
 class Web:
@@ -136,6 +137,7 @@ class Web:
             cause=_phrase(status),
             retry_after=retry_after(answer.headers),
             throttled=status in _THROTTLED,
+            unreachable=status in _GATEWAY,
             final=status < 500 and status not in _TRIED_AGAIN,
         )
 
@@ -153,6 +155,7 @@ class Web:
             status=error.status if isinstance(error, aiohttp.ClientHttpProxyError) else None,
             filled=filled,
             cause=what,
+            unreachable=isinstance(error, aiohttp.ConnectionTimeoutError),
             final=final,
         )
         found.__cause__ = system if isinstance(system, OSError) else None  # which also hides aiohttp's own
@@ -259,7 +262,7 @@ class Web:
                 reason = getattr(error.certificate_error, "verify_message", "") or "it is not trusted"
                 return f"the server's certificate is refused: {reason}; SSL_CERT_FILE names others", True
             case aiohttp.ClientConnectorDNSError():
-                return "the name of the host cannot be found; check the address and the network", False
+                return f"the host {error.host} cannot be found; check the address and the network", False
             case aiohttp.ClientProxyConnectionError():
                 return f"cannot connect to the proxy: {_system(error)}; check HTTP_PROXY and NO_PROXY", False
             case aiohttp.ClientConnectorError():

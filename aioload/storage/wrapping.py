@@ -19,7 +19,7 @@ class Wrapping:
         storage: the one inside; closed together with this one.
     """
 
-    first_reads = 16
+    first_reads = 64
     """Reads that should be under way at once before anything was measured: a network answers late."""
     max_read_bytes = 64 << 20
     """Bytes of a read, from which on two are better: what is too much for a request is split by itself."""

@@ -33,7 +33,7 @@ from random import Random
 from typing import Any, Self
 from urllib.parse import unquote
 
-__all__ = ["BAD_DAY", "Act", "Faults", "RangeServer", "Request"]
+__all__ = ["BAD_DAY", "Act", "Faults", "RangeServer", "Request", "draw"]
 
 _HEAD_LIMIT = 64 << 10
 
@@ -125,6 +125,35 @@ class Request:
     """What was answered; 0 where nothing was."""
     sent: int = 0
     """Bytes of the body that were handed to the system."""
+
+
+def draw(faults: Faults, path: str, part: object, size: int, times: int) -> Act:
+    """Draw what goes wrong with a request.
+
+    Args:
+        faults: shares and seed.
+        path: of the file.
+        part: first byte and the one after the last, if a range was asked for.
+        size: bytes of the answer's body.
+        times: how often just that was asked for, this time included.
+    """
+    random = Random(repr((faults.seed, path, part, times)))
+    where = random.randrange(1, size) if size > 1 else 0
+    lot = random.random()
+    for share, act in (
+        (
+            faults.status503,
+            Act(status=503, headers={"Retry-After": faults.retry_after}, body=b"<Code>SlowDown</Code>"),
+        ),
+        (faults.reset, Act(reset=-1)),
+        (faults.cut, Act(cut=where)),
+        (faults.stall, Act(pause=(where, faults.stall_s))),
+        (faults.slow, Act(slow_factor=faults.slow_factor)),
+    ):
+        if lot < share:
+            return act
+        lot -= share
+    return Act()
 
 
 class RangeServer:
@@ -350,24 +379,10 @@ class RangeServer:
         assert faults is not None
         what = (request.path, request.range)
         self._asked[what] += 1
-        random = Random(repr((faults.seed, *what, self._asked[what])))
         content = self._content(request.path) or b""
         start, stop = request.range or (0, None)
         size = (len(content) if stop is None else min(stop, len(content))) - start
-        where = random.randrange(1, size) if size > 1 else 0
-        headers = {"Retry-After": faults.retry_after}
-        lot = random.random()
-        for share, act in (
-            (faults.status503, Act(status=503, headers=headers, body=b"<Code>SlowDown</Code>")),
-            (faults.reset, Act(reset=-1)),
-            (faults.cut, Act(cut=where)),
-            (faults.stall, Act(pause=(where, faults.stall_s))),
-            (faults.slow, Act(slow_factor=faults.slow_factor)),
-        ):
-            if lot < share:
-                return act
-            lot -= share
-        return Act()
+        return draw(faults, *what, size, self._asked[what])
 
     def _content(self, path: str) -> bytes | None:
         if path in self._changed:

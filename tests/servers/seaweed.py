@@ -10,6 +10,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["KEY", "SECRET", "Seaweed", "seaweed", "start"]
+__all__ = ["KEY", "SECRET", "Seaweed", "killed_for", "seaweed", "start"]
 
 KEY, SECRET = "testkey", "testsecret123"
 START_SECONDS = 30.0
@@ -76,6 +77,27 @@ def start(folder: Path, bucket: str = "bench") -> Iterator[Seaweed]:
             _wait_until_it_takes_files(server, folder)
             yield server
         finally:
+            _stop(process)
+
+
+@contextlib.contextmanager
+def killed_for(seconds: float, server: Seaweed, folder: Path) -> Iterator[None]:
+    """Kill a server at once, and start it again over the same files some seconds later."""
+    server.process.kill()
+    server.process.wait()
+    again: list[subprocess.Popen[bytes]] = []
+
+    def start_again() -> None:
+        with (folder / "log.txt").open("ab") as log:
+            again.append(subprocess.Popen(server.process.args, stdout=log, stderr=log, cwd=folder))
+
+    timer = threading.Timer(seconds, start_again)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.join()
+        for process in again:
             _stop(process)
 
 

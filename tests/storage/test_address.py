@@ -43,6 +43,7 @@ def test_parts_of_an_address(url: str, scheme: str, host: str, path: str, query:
         *("", "set", "/data/set", "ftp://host/set", "s3:/bucket", "s3:///set", "http://", "http:///set"),
         *(f"http://user:{SECRET}@", f"http://host:{SECRET}/set", f"http://user:{SECRET}@ho st/"),
         *(f"s3://key:{SECRET}@bucket/set", f"http://user:{SECRET}#x@host/set", "http://[::1/x"),
+        *(f"az://container/set?sv=1&sig={SECRET}", "s3://..", "s3://../set", "s3://a b/set", "gs://-b/set"),
         f"http://{'a' * 70}.com/",
     ],
 )

@@ -289,6 +289,36 @@ async def test_versions_are_never_mixed_under_a_reader(cached: MakeCache, tmp_pa
     assert await read(cached(Source({"a": SHARD}, {"a": "new"})), "a", 0, len(SHARD)) == SHARD
 
 
+async def test_nobody_is_asked_for_what_is_vouched_for(cached: MakeCache) -> None:
+    """Bytes that are there are used as they are; the tag matters when others are fetched."""
+    await read(cached(Source({"a": SHARD}, {"a": "1"})), "a", 0, 1000)
+    source = Source({"a": SHARD}, {"a": "1"})
+    storage = cached(source, vouched=True)
+
+    found = [await read(storage, "a", 100, 900) for _ in range(2)]
+    asked = list(source.asked)
+    found.append(await read(storage, "a", 500, 3000))
+
+    assert found == [SHARD[100:900], SHARD[100:900], SHARD[500:3000]]
+    assert (asked, source.asked, source.reads) == ([], ["a"], [("a", 1000, 3000)])
+
+
+async def test_a_read_is_of_one_version_also_where_the_key_is_vouched_for(cached: MakeCache) -> None:
+    """N07: bytes that are fetched tell another tag: all of the read is of that, and the old goes."""
+    new = bytes(reversed(SHARD))
+    await read(cached(Source({"a": SHARD}, {"a": "old"})), "a", 0, 300_000)
+    source = Source({"a": new}, {"a": "new"})
+    storage = cached(source, vouched=True)
+
+    first = await read(storage, "a", 0, 1000)
+    found = await read(storage, "a", 100_000, 800_000)
+    again = await read(storage, "a", 0, 1000)
+
+    assert first == SHARD[:1000]
+    assert (found, again) == (new[100_000:800_000], new[:1000])
+    assert await read(cached(Source({"a": SHARD}, {"a": "old"})), "a", 0, 1000) == SHARD[:1000]
+
+
 # damage
 
 
@@ -485,6 +515,38 @@ async def test_least_recently_used_goes_first(tmp_path: Path) -> None:
 
     left = CacheFolder(tmp_path, None)
     assert sorted(left.head(version).shown[-1] for version in left.versions()) == ["a", "c", "d"]
+
+
+@pytest.mark.parametrize(("limit", "room", "warned"), [(None, 0, 1), (8192, 1 << 40, 0)])
+async def test_a_disk_without_room_is_told_once(
+    cached: MakeCache,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    limit: int | None,
+    room: int,
+    warned: int,
+) -> None:
+    """Nothing is cached, which nobody would notice; a limit that is reached is what was wanted."""
+    monkeypatch.setattr(CacheFolder, "_disk_room", lambda self: room)
+    storage = cached(Source({"a": SHARD}), limit)
+
+    found = [await read(storage, "a", start, start + 1000) for start in range(0, 9000, 1000)]
+
+    assert b"".join(found) == SHARD[:9000]
+    assert [record.getMessage().count("is full") for record in caplog.records] == [1] * warned
+
+
+def test_nothing_is_used_after_closing(tmp_path: Path) -> None:
+    """A look that comes late keeps no lock, which nobody would give back."""
+    folder, late = CacheFolder(tmp_path, None), CacheFolder(tmp_path, None)
+    folder.create("a", 10, None)
+    found = late.find("a")
+    late.close()
+
+    assert len(found) == 1
+    assert late.find("a") == []
+    folder.close()
+    assert len(folder.prune(0)) == 1
 
 
 async def test_files_in_use_stay(tmp_path: Path) -> None:

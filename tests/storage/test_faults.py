@@ -86,6 +86,24 @@ def test_a_broken_connection_is_tried_again(text: str, kind: str, cause: str) ->
 
 
 @pytest.mark.parametrize(
+    ("text", "unreachable"),
+    [
+        (BROKEN.format(kind="Connect", inner='Os { message: "Connection refused" }'), True),
+        (BROKEN.format(kind="Timeout", inner="hyper_util::client::legacy::Error(\n Connect,\n"), True),
+        (ANSWERED.format(url="u", status="502 Bad Gateway", code="BadGateway"), True),
+        (BROKEN.format(kind="Timeout", inner="TimedOut"), False),
+        (ANSWERED.format(url="u", status="503 Slow Down", code="SlowDown"), False),
+        (BROKEN.format(kind="Interrupted", inner="IncompleteBody"), False),
+    ],
+)
+def test_a_server_that_cannot_be_reached_is_told_from_one_that_is_slow(text: str, unreachable: bool) -> None:
+    """The first may be restarting, and is waited for."""
+    error = fault_of(GenericError(text)).error("x", "s3://bucket")
+
+    assert error.facts["unreachable"] == unreachable
+
+
+@pytest.mark.parametrize(
     ("text", "words"),
     [
         ("Generic S3 error: Received non-partial response when range requested", "ignored the range"),
@@ -134,6 +152,16 @@ def test_no_secret_gets_out(text: str) -> None:
 
     assert "SECRET" not in str(error) + repr(error.facts)
     assert "s3://bucket/x" in str(error)
+
+
+def test_a_panic_inside_obstore_is_final() -> None:
+    """It would end the same way, and print as much again."""
+    panic = type("RustPanic", (Exception,), {})
+
+    error = fault_of(panic("rust future panicked: http://SECRET")).error("x", "s3://bucket")
+
+    assert isinstance(error, errors.ConfigError)
+    assert "SECRET" not in str(error)
 
 
 def test_a_missing_bucket_is_told_from_a_missing_file() -> None:

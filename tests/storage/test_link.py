@@ -59,6 +59,18 @@ def test_throttling_narrows_the_window_and_rests() -> None:
     assert link.counts().throttles == 20
 
 
+def test_one_hedge_a_second_is_free() -> None:
+    """A read that holds up all others is asked again: while they wait for it, nobody earns anything."""
+    now = [100.0]
+    link = Link(clock=lambda: now[0])
+    allowed = []
+    for seconds in (0.5, 0.4, 0.2, 0.5, 0.6):
+        now[0] += seconds
+        allowed.append(link.hedge(MIB))
+
+    assert allowed == [False, False, True, False, True]
+
+
 def test_hedges_are_earned() -> None:
     """Twenty reads allow one, which counts as a request and takes room until it ends."""
     link = Link()

@@ -58,7 +58,8 @@ def test_unknown_names_are_listed_with_the_known_ones() -> None:
     ("name", "values"),
     [
         ("endpoint", ["", 1, b"http://host", "http://host\n"]),
-        ("region", ["", 1]),
+        ("endpoint", ["host:9000", "http://", "http://host:99999", "ftp://host", f"http://host?x={SECRET}"]),
+        ("region", ["", 1, "us east", "snow\N{SNOWMAN}"]),
         ("access_key_id", ["", 1]),
         ("secret_access_key", ["", 1, f"{SECRET}\n"]),
         ("anonymous", [1, "yes"]),
@@ -70,7 +71,7 @@ def test_unknown_names_are_listed_with_the_known_ones() -> None:
         ("headers", [{"X": "\N{SNOWMAN}"}, {"X": "nul\0"}]),
         ("connect_timeout", [0, -1, math.inf, math.nan, "5", True]),
         ("read_timeout", [0, math.nan]),
-        ("deadline", [0, math.inf]),
+        ("deadline", [0, math.inf, 10**400]),
         ("attempts", [0, 1.5, True, "6"]),
         ("hedge", [0, None.__class__]),
         ("max_in_flight", [0, -1, "lots", 1.5]),

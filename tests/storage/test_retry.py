@@ -314,6 +314,21 @@ class TestOutage:
         assert scene.read(after=lambda link: link.answered(1)) == CONTENT[5 : 5 + SIZE]
         assert max(scene.storage.gaps) <= 2.0
 
+    @pytest.mark.parametrize("facts", [{}, {"status": 502}])
+    def test_whoever_says_that_nobody_is_there_is_believed(self, facts: dict[str, Any]) -> None:
+        """A connection that timed out, or a gateway in front of a server that restarts, uses up none."""
+        gone = Step(error=fault("nobody there", unreachable=True, **facts))
+        scene = Scene([*[gone] * 8, GOOD], attempts=3)
+
+        assert scene.read(after=lambda link: link.answered(1)) == CONTENT[5 : 5 + SIZE]
+
+    def test_gateway_without_a_server_is_no_answer(self) -> None:
+        """An address at which there never was one is said soon."""
+        scene = Scene([Step(error=fault("bad gateway", unreachable=True, status=502))], attempts=3)
+
+        with pytest.raises(errors.StorageError, match="gave up on x after 3 attempts"):
+            scene.read()
+
     def test_server_that_stays_away_is_an_error_at_the_deadline(self) -> None:
         """Not before, and not much later."""
         scene = Scene([refused()], attempts=3, deadline=30.0)

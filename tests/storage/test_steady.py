@@ -110,8 +110,8 @@ class TestBadDay:
 
     def test_throughput_stays_and_hedging_is_why(self) -> None:
         """A bad day costs less than a fifth; without hedges the tail is several times as long."""
-        clean, bad = epoch(Faults(), reads=5000), epoch(reads=5000)
-        unhedged = epoch(reads=5000, hedge=False)
+        clean, bad = epoch(Faults(), reads=8000), epoch(reads=8000)
+        unhedged = epoch(reads=8000, hedge=False)
 
         assert clean.seconds >= 0.8 * bad.seconds
         assert bad.slow < 1
@@ -257,12 +257,24 @@ def test_runs_on_asyncio_and_uvloop(use_uvloop: bool) -> None:
     """A split read with a limit, on either loop."""
     if use_uvloop:
         pytest.importorskip("uvloop")
-    memory = bytearray(len(CONTENT))
-    storage = steady(MemoryStorage({"x": CONTENT}), Link(max_in_flight=64 * KIB))
+    content = CONTENT * (1 + (2 << 20) // len(CONTENT))
+    memory = bytearray(len(content))
+    storage = steady(MemoryStorage({"x": content}), Link(max_in_flight=1 << 20))
 
     anyio.run(storage.read_into, "x", 0, memoryview(memory), backend_options={"use_uvloop": use_uvloop})
 
+    assert memory == content
+
+
+def test_no_room_at_all_makes_no_tiny_requests() -> None:
+    """A read goes alone where even one is too much; cutting it up would only cost more."""
+    memory = bytearray(len(CONTENT))
+    link = Link(max_in_flight=1)
+
+    anyio.run(steady(MemoryStorage({"x": CONTENT}), link).read_into, "x", 0, memoryview(memory))
+
     assert memory == CONTENT
+    assert link.counts().requests <= 1 + len(CONTENT) // (512 * KIB)
 
 
 def test_repr_shows_the_order() -> None:

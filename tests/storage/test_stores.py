@@ -122,6 +122,8 @@ def test_anonymous_takes_no_keys_from_anywhere() -> None:
         ("s3://b", {"access_key_id": "a"}, "go together"),
         ("gs://b", {"access_key_id": "a", "secret_access_key": "b"}, "GOOGLE_APPLICATION_CREDENTIALS"),
         ("az://b", {"region": "r"}, "region goes with s3"),
+        ("az://b", {"anonymous": True}, "name of the account is missing"),
+        ("az://b", {"access_key_id": "a", "secret_access_key": "no base64"}, "InvalidAccessKey"),
     ],
 )
 def test_options_that_cannot_work_are_refused(url: str, options: dict[str, Any], words: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import trustme
+from servers.deaf import deaf
 from servers.ranges import Act, RangeServer, Request
 
 from aioload.errors import ConfigError, StorageError
@@ -379,15 +380,18 @@ async def test_host_that_is_not_found() -> None:
     async with opened(f"http://nowhere.invalid/set?sig={SECRET}") as storage:
         error = await failure(storage)
 
-    assert "name of the host cannot be found" in str(error)
+    assert "cannot be found" in str(error)
     assert not error.final
 
 
-@pytest.mark.parametrize("option", ["endpoint", "region", "access_key_id", "secret_access_key"])
-def test_options_of_buckets_are_refused(option: str) -> None:
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("endpoint", "http://x"), ("region", "x"), ("access_key_id", SECRET), ("secret_access_key", SECRET)],
+)
+def test_options_of_buckets_are_refused(option: str, value: str) -> None:
     """They would do nothing."""
     with pytest.raises(ConfigError, match=f"{option} go with buckets"):
-        HttpStorage(Address.parse("http://host"), NetworkOptions.parse({option: SECRET}))
+        HttpStorage(Address.parse("http://host"), NetworkOptions.parse({option: value}))
 
 
 @pytest.mark.parametrize("options", [{"headers": {"authorization": SECRET}}, {"anonymous": True}])
@@ -485,3 +489,29 @@ async def test_passwords_of_a_netrc_are_not_used(
         await fill(storage)
 
     assert "authorization" not in only(server).headers
+
+
+# nobody there
+
+
+async def test_a_connection_that_is_not_made_in_time_is_told_from_silence() -> None:
+    """The server cannot be reached, and may come back."""
+    with deaf() as url:
+        async with opened(f"{url}/set", connect_timeout=0.2) as storage:
+            error = await failure(storage)
+
+    assert "no connection within 0.2 s" in str(error)
+    assert error.unreachable
+
+
+@pytest.mark.parametrize(("status", "unreachable"), [(502, True), (504, True), (503, False), (500, False)])
+async def test_a_gateway_tells_that_nobody_is_behind_it(
+    server: RangeServer, status: int, unreachable: bool
+) -> None:
+    """That is no answer of the server itself."""
+    server.script(NAME, Act(status=status, body=b"no"))
+
+    async with opened(f"{server.url}/set") as storage:
+        error = await failure(storage)
+
+    assert (error.status, error.unreachable, error.final) == (status, unreachable, False)
