@@ -97,8 +97,6 @@ class HttpStorage:
         async with AsyncExitStack() as alone:
             if not self._ranges_work:
                 await alone.enter_async_context(self._first_lock())
-                if self._ranges_work:  # as another found out meanwhile: who waited goes on side by side
-                    await alone.aclose()
             if name in self._ignoring:
                 raise StorageError(
                     f"{self._shown}/{name}: {_IGNORED} (status 200)", shard=name, status=200, final=True

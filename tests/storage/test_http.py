@@ -143,25 +143,6 @@ async def test_server_that_ignores_ranges_is_a_final_error_at_once(server: Range
     assert [request.sent < 32 << 20 for request in server.requests] == [True]
 
 
-async def test_reads_that_waited_for_the_first_answer_go_on_side_by_side(server: RangeServer) -> None:
-    """Once ranges are known to work, a read that stays without an answer holds up none of the others."""
-    server.script(NAME, Act(), Act(stall=-1))
-    storage = storage_of(server)
-    came = asyncio.Queue[bytearray]()
-
-    async def read_one() -> None:
-        came.put_nowait(await fill(storage))
-
-    async with anyio.create_task_group() as group:
-        for _ in range(3):
-            group.start_soon(read_one)
-        parts = [await came.get() for _ in range(2)]
-        group.cancel_scope.cancel()
-    await storage.aclose()
-
-    assert parts == [CONTENT[START:STOP]] * 2
-
-
 async def test_whole_file_may_come_unasked(server: RangeServer, storage: HttpStorage) -> None:
     """If the whole file was asked for, a 200 brings it."""
     server.script(NAME, Act(ignore_range=True))
