@@ -46,7 +46,7 @@ __all__ = ["CacheCounts", "Cached"]
 _NEAR = 128 << 10  # holes closer together are one request: 3 ms of a 40 MB/s connection, against 50 to ask
 _WISHES = ("max_reads", "first_reads", "max_read_bytes")
 _CLAIM_PATIENCE = 2.0  # for somebody else to fetch what we need too; then we fetch it ourselves
-_LEAST_PATIENCE = 0.1
+_LEAST_PATIENCE, _MOST_PATIENCE = 0.1, 10.0
 _FIRST_WAIT, _LONGEST_WAIT = 0.002, 0.05
 
 
@@ -87,6 +87,7 @@ class Cached:
         self._identities: dict[str, Identity] = {}
         self._asking: dict[tuple[object, str], anyio.Lock] = {}
         self._changed: dict[str, tuple[str | None, str | None]] = {}
+        self._earned = 0.0  # seconds that reads of the source took, less those that waited for the disk
 
     def __getattr__(self, name: str) -> Any:
         """Tell how the source wants to be read, where it says so."""
@@ -250,9 +251,13 @@ class Cached:
             identity = await self._identify(name)
         except StorageError:
             return
-        # a disk that is slower than the network at most halves the pace
-        patience = max(seconds, _LEAST_PATIENCE)
+        # a disk that is slower than the network at most halves the pace; a short stall is paid from what
+        # was earned before
+        self._earned = min(self._earned + seconds, _MOST_PATIENCE)
+        patience = max(seconds, self._earned, _LEAST_PATIENCE)
+        began = anyio.current_time()
         stored = await self._disk.store(key, identity, self._current(name), start, view, patience=patience)
+        self._earned = max(self._earned - (anyio.current_time() - began), 0.0)
         if stored is not None and self._current(name) is None:
             self._files[name] = stored
 

@@ -482,6 +482,33 @@ async def test_disk_that_is_behind_does_not_set_the_pace(
     assert storage.counts().stored == 1000
 
 
+async def test_short_stall_of_the_disk_loses_nothing(
+    cached: MakeCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read may wait for the disk as long as reads before it took, so that all is cached in the end."""
+    create, begun, go_on = CacheFolder.create, threading.Event(), threading.Event()
+
+    def slowly(*args: Any) -> Any:
+        begun.set()
+        go_on.wait()
+        return create(*args)
+
+    monkeypatch.setattr(CacheFolder, "create", slowly)
+    monkeypatch.setattr(cachedisk, "_MOST_STORES", 1)
+    monkeypatch.setattr(cache, "_LEAST_PATIENCE", 0.001)
+    monkeypatch.setattr(anyio, "current_time", iter(range(10**6)).__next__)  # each read takes seconds
+    storage = cached(Source({"a": SHARD}))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(read, storage, "a", 0, 1000)
+        await anyio.to_thread.run_sync(begun.wait)
+        group.start_soon(read, storage, "a", 5000, 7000)
+        await anyio.wait_all_tasks_blocked()
+        go_on.set()
+
+    assert storage.counts().stored == 3000
+
+
 # room
 
 
