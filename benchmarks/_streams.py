@@ -110,11 +110,31 @@ def photos_cached(setting: Setting) -> Figures:
         return _photos(setting, lambda places: aioload.Dataset(setting.url(places.packed), cache_dir=folder))
 
 
-def _photos(setting: Setting, dataset: Callable[[Places], aioload.Dataset]) -> Figures:
+def spare_local(setting: Setting) -> Figures:
+    """Decode photos of the local disk by one worker, so that a CPU is left for all else."""
+    return _photos(setting, lambda places: aioload.Dataset(places.packed), workers=1)
+
+
+def spare_network(setting: Setting) -> Figures:
+    """The same over the network."""
+    return _photos(setting, lambda places: aioload.Dataset(setting.url(places.packed)), workers=1)
+
+
+def spare_cached(setting: Setting) -> Figures:
+    """The same from the disk cache."""
+    with tempfile.TemporaryDirectory(prefix=".cache-", dir=setting.data) as folder:
+        return _photos(
+            setting,
+            lambda places: aioload.Dataset(setting.url(places.packed), cache_dir=folder),
+            workers=1,
+        )
+
+
+def _photos(setting: Setting, dataset: Callable[[Places], aioload.Dataset], *, workers: int = 2) -> Figures:
     places = _data.photos(setting.data, setting.scale)
     setting.good_day()
     began = time.perf_counter()
-    loader = _photo_loader(dataset(places))
+    loader = _photo_loader(dataset(places), workers)
     batches = iter(loader.sync())
     samples = photos.touch(next(batches))
     first = time.perf_counter() - began
@@ -123,9 +143,9 @@ def _photos(setting: Setting, dataset: Callable[[Places], aioload.Dataset]) -> F
     return {"first_batch_seconds": first} | _steady(setting, loader, photos.touch)
 
 
-def _photo_loader(dataset: aioload.Dataset) -> aioload.Loader:
+def _photo_loader(dataset: aioload.Dataset, workers: int = 2) -> aioload.Loader:
     decode = {"image": photos.decoder(antialias=True)}
-    return aioload.Loader(dataset, batch_size=photos.BATCH, shuffle=True, num_workers=2, decode=decode)
+    return aioload.Loader(dataset, batch_size=photos.BATCH, shuffle=True, num_workers=workers, decode=decode)
 
 
 # no transform
@@ -399,6 +419,9 @@ CASES: dict[str, Callable[[Setting], Figures]] = {
     "photos-local": photos_local,
     "photos-network": photos_network,
     "photos-cached": photos_cached,
+    "spare-local": spare_local,
+    "spare-network": spare_network,
+    "spare-cached": spare_cached,
     "raw-bare": raw_bare,
     "raw-bare-shuffled": raw_bare_shuffled,
     "raw-in-order": raw_in_order,
