@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ..storage import Storage
 
 __all__ = [
+    "ASKED_AT_ONCE",
     "PIECE_BYTES",
     "Progress",
     "check_whole",
@@ -38,15 +39,19 @@ __all__ = [
     "sum_records",
 ]
 
-AT_ONCE = 16  # shards; each holds a window of a few MiB
+ASKED_AT_ONCE = 64
+"""Shards of which little is asked: a size, or the first bytes."""
 PIECE_BYTES = 8 << 20
+"""What neighbouring records that are read at once have together; a larger record is read alone."""
+
+_SCANNED_AT_ONCE = 16  # shards; each holds a window of a few MiB
 
 Progress = Callable[[int], object]
 """Told of so many more bytes that have been seen to."""
 
 
-async def look_at_all(count: int, look: Callable[[int], Any], at_once: int = AT_ONCE) -> None:
-    """Call a coroutine function with each number below `count`, so many at a time."""
+async def look_at_all(count: int, look: Callable[[int], Any], at_once: int = _SCANNED_AT_ONCE) -> None:
+    """Call a coroutine function with each number below `count`, so many at a time; one error ends all."""
     numbers = iter(range(count))
 
     async def look_at_some() -> None:
@@ -76,36 +81,42 @@ async def scan_shards(
         sizes: theirs, in bytes.
         begin: returns the scanner of a shard, by its number.
         progress: told of bytes.
+
+    Raises:
+        ShardError: one is not of the scanner's format.
+        StorageError: the storage failed.
     """
-    found: list[Scanned | None] = [None] * len(names)
+    found: dict[int, Scanned] = {}
 
     async def look(number: int) -> None:
         found[number] = await _drive(begin(number), storage, names[number], sizes[number], progress)
 
     await look_at_all(len(names), look)
-    return [each for each in found if each is not None]
+    return [found[number] for number in range(len(names))]
 
 
 async def _drive(scanner: Scanner, storage: Storage, name: str, size: int, progress: Progress) -> Scanned:
+    """Return what a scanner finds in a shard; it may go back, but progress does not."""
     seen = 0
     data: memoryview | None = None
     while True:
-        wanted, scanned = await anyio.to_thread.run_sync(_step, scanner, data)
-        if scanned is not None:
+        step = await anyio.to_thread.run_sync(_step, scanner, data)
+        if isinstance(step, Scanned):
             progress(size - seen)
-            return scanned
-        start, stop = wanted
+            return step
+        start, stop = step
         data = memoryview(await read(storage, name, start, stop))
-        progress(stop - seen)
-        seen = stop
+        progress(max(stop - seen, 0))
+        seen = max(stop, seen)
 
 
-def _step(scanner: Scanner, data: memoryview | None) -> tuple[tuple[int, int], Scanned | None]:
+def _step(scanner: Scanner, data: memoryview | None) -> tuple[int, int] | Scanned:
     """Let a scanner go on; a StopIteration cannot cross from a thread into a coroutine."""
     try:
-        return (next(scanner) if data is None else scanner.send(data)), None
+        return next(scanner) if data is None else scanner.send(data)
     except StopIteration as end:
-        return (0, 0), end.value
+        found: Scanned = end.value
+        return found
 
 
 def join(names: Sequence[str], sizes: Sequence[int], scanned: Sequence[Scanned]) -> Index:
@@ -121,7 +132,6 @@ def join(names: Sequence[str], sizes: Sequence[int], scanned: Sequence[Scanned])
         for each, number in zip(scanned, first.tolist(), strict=False)
         if len(each.far)
     ]
-    described = next((each.fields for each in scanned if each.wholes), ())
     return Index(
         shards=tuple(names),
         shard_records=first,
@@ -129,7 +139,7 @@ def join(names: Sequence[str], sizes: Sequence[int], scanned: Sequence[Scanned])
         shard_data=np.array(starts, np.uint64),
         shard_bytes=np.array(sizes, np.uint64),
         positions=np.concatenate([np.zeros(1, np.uint64), *placed]),
-        fields=described,
+        fields=next((each.fields for each in scanned if each.wholes and each.fields), ()),
         far=np.concatenate(far).astype(np.int64) if far else None,
     )
 

@@ -13,7 +13,7 @@ from ..shard.mds import scan as scan_mds
 from ..shard.mdsindex import MdsFile, MdsIndex
 from ..storage import read
 from ..storage.unpacking import Packed
-from .build import look_at_all
+from .build import ASKED_AT_ONCE, look_at_all
 from .contents import Contents
 from .detect import HEAD_BYTES, refuse_compressed_tar, tell
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Shards", "contents_of", "mds_shards", "tell_shards"]
 
-_ASKED_AT_ONCE = 64
 
 Wanted = Mapping[str, str] | None
 """Fields that the user asks for, with their kinds; None: those that are there."""
@@ -60,7 +59,7 @@ async def tell_shards(storage: Storage, names: tuple[str, ...], sizes: list[int]
         head = await read(storage, names[number], 0, min(HEAD_BYTES, sizes[number]))
         told[number] = tell(head, names[number])
 
-    await look_at_all(len(names), look, _ASKED_AT_ONCE)
+    await look_at_all(len(names), look, ASKED_AT_ONCE)
     kinds = dict(zip((kind for kind, _ in told), names, strict=True))
     if len(kinds) > 1:
         one, other = list(kinds.items())[:2]

@@ -21,7 +21,7 @@ from ..shard.mdsindex import MdsIndex, parse_mds_index
 from ..shard.sidecar import Sidecar
 from ..storage import close, listing
 from ..storage.unpacking import Packed
-from .build import Progress, check_whole, join, look_at_all, scan_shards, sum_records
+from .build import ASKED_AT_ONCE, Progress, check_whole, join, look_at_all, scan_shards, sum_records
 from .contents import Contents
 from .keep import Kept
 from .kinds import Shards, contents_of, mds_shards, tell_shards
@@ -35,7 +35,6 @@ _log = logging.getLogger("aioload.index")
 
 MDS_INDEX = "index.json"
 
-_ASKED_AT_ONCE = 64
 _SUFFIXES = (".tar", ".tfrecord", ".tfrecords", ".tfrec")
 _PACKED_SUFFIXES = (".gz", ".zst", ".zlib", ".z", ".bz2", ".xz", ".lz4")
 
@@ -131,7 +130,7 @@ async def look_up(storage: Storage, names: Sequence[str]) -> list[Version]:
         size = await storage.size(names[number])
         found[number] = size, None if version is None else await version(names[number])
 
-    await look_at_all(len(names), look, _ASKED_AT_ONCE)
+    await look_at_all(len(names), look, ASKED_AT_ONCE)
     return found
 
 
