@@ -323,7 +323,6 @@ def _found(
     return Scanned(
         data_start=0,
         ends=np.array(ends, np.uint64),
-        far=np.empty((0, 2), np.int64),
         damage=text,
         fields=fields,
         facts=facts,
@@ -345,8 +344,8 @@ def _other_payload(
     name: str, number: int, start: int, payload: Payload | None, error: Exception
 ) -> ShardError:
     return ShardError(
-        f"record {number} of {name} (byte {start}) does not hold the payload {payload!r}: {error}; let"
-        "  it be told from the records, or take payload='bytes'",
+        f"record {number} of {name} (byte {start}) does not hold the payload {payload!r}: {error}; let it be "
+        "told from the records, or take payload='bytes'",
         shard=name,
         record=number,
         offset=start,
