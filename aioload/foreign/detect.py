@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import bz2
-import struct
 import zlib
 
 from ..errors import ConfigError, ShardError
-from ..shard.format import SHARD_HEADER, crc32c
+from ..shard.format import SHARD_HEADER
+from ..shard.tarheader import BLOCK
+from ..shard.tfrecord import begins_record
 
 __all__ = ["HEAD_BYTES", "Told", "tell"]
 
@@ -17,8 +18,6 @@ HEAD_BYTES = 4096
 Told = tuple[str, str | None]
 """The format, `tar` or `tfrecord`, and how the file is compressed as a whole."""
 
-_BLOCK = 512
-_MASK = 0xA282EAD8
 _COMPRESSED = {
     b"\x1f\x8b": "gzip",
     b"BZh": "bzip2",
@@ -83,33 +82,24 @@ def _inflated(head: bytes, codec: str) -> bytes:
     """Return as much of the beginning as can be had without other packages."""
     try:
         if codec in ("gzip", "zlib"):
-            return zlib.decompressobj(wbits=47).decompress(head, _BLOCK)
+            return zlib.decompressobj(wbits=47).decompress(head, BLOCK)
         if codec == "bzip2":
-            return bz2.BZ2Decompressor().decompress(head, _BLOCK)
+            return bz2.BZ2Decompressor().decompress(head, BLOCK)
     except (zlib.error, OSError):
         pass
     return b""
 
 
 def _format_of(head: bytes) -> str | None:
-    if _is_tfrecord(head):
+    if begins_record(head):
         return "tfrecord"
     return "tar" if _is_tar(head) else None
 
 
-def _is_tfrecord(head: bytes) -> bool:
-    """Tell whether a length with the right sum stands there."""
-    if len(head) < 12:
-        return False
-    value = crc32c(head[:8])
-    masked = ((value >> 15 | value << 17) + _MASK) & 0xFFFFFFFF
-    return masked == int(struct.unpack_from("<I", head, 8)[0])
-
-
 def _is_tar(head: bytes) -> bool:
     """Tell whether a header with the right sum stands there, or the end mark of an empty archive."""
-    block = head[:_BLOCK]
-    if len(block) < _BLOCK:
+    block = head[:BLOCK]
+    if len(block) < BLOCK:
         return False
     if not any(block):
         return True

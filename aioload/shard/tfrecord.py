@@ -23,7 +23,7 @@ from .kinds import Fields, check_fields, encode
 from .scan import Scanned, Scanner
 from .wire import Malformed
 
-__all__ = ["TFRecordFormat", "frame", "scan"]
+__all__ = ["TFRecordFormat", "begins_record", "frame", "scan"]
 
 _MESSAGES = {"example": "Example", "sequence": "SequenceExample"}
 
@@ -41,6 +41,11 @@ def frame(data: bytes) -> bytes:
     """Return a record with these bytes, as it stands in a file."""
     length = struct.pack("<Q", len(data))
     return b"".join([length, _SUM.pack(_masked(length)), data, _SUM.pack(_masked(data))])
+
+
+def begins_record(head: bytes) -> bool:
+    """Tell whether bytes begin with a length and its right sum."""
+    return len(head) >= _HEAD.size and _masked(head[:8]) == _HEAD.unpack_from(head)[1]
 
 
 def scan(size: int, name: str, *, payload: Payload | None = None) -> Scanner:
@@ -268,7 +273,7 @@ def _pass(window: memoryview, first: int, size: int, ends: array[int]) -> tuple[
     unpack, value, append = _HEAD.unpack_from, google_crc32c.value, ends.append
     while at <= last:
         length, expected = unpack(window, at)
-        crc = value(bytes(window[at : at + 8]))
+        crc = value(bytes(window[at : at + 8]))  # _masked, without its call
         if ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF != expected:
             return first + at, "checksum"
         stop = at + _FRAME_BYTES + length
