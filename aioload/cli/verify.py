@@ -23,10 +23,10 @@ from ._console import (
     AsJson,
     Quiet,
     StorageOptions,
+    bytes_bar,
     count,
     parse_storage_options,
     print_json,
-    progress_bar,
     short,
     size,
 )
@@ -67,7 +67,8 @@ def verify(
 
 def _foreign(data: str, options: Mapping[str, Any] | None) -> Dataset | None:
     """Return a set that others have written; None where it is one of aioload's own, whole or not."""
-    if place_of(data).names is None and not ("://" not in data and Path(data).is_file()):
+    is_folder = place_of(data).names is None and ("://" in data or not Path(data).is_file())
+    if is_folder:
         with open_reader(data, options) as reader:
             if any(_is_there(reader, name) for name in (MANIFEST_NAME, INDEX_NAME, shard_name(0))):
                 return None
@@ -85,8 +86,8 @@ def _is_there(reader: Reader, name: str) -> bool:
 def _verify_own(data: str, options: Mapping[str, Any] | None, *, quiet: bool) -> VerifyReport:
     with open_reader(data, options) as reader:
         expected = _expected_bytes(reader)
-        with progress_bar("verifying", expected, quiet=quiet) as advance:
-            return verify_set(reader, progress=lambda num_bytes: advance(num_bytes, num_bytes))
+        with bytes_bar("verifying", expected, quiet=quiet) as advance:
+            return verify_set(reader, progress=advance)
 
 
 def _verify_foreign(dataset: Dataset, *, quiet: bool) -> VerifyReport:
@@ -95,8 +96,8 @@ def _verify_foreign(dataset: Dataset, *, quiet: bool) -> VerifyReport:
     except ShardError as error:
         problem = Problem(str(error.shard), error.record, "file", error.offset, str(error))
         return VerifyReport(0, 0, 0, (problem,))
-    with progress_bar("verifying", expected, quiet=quiet) as advance:
-        return dataset.check(lambda num_bytes: advance(num_bytes, num_bytes))
+    with bytes_bar("verifying", expected, quiet=quiet) as advance:
+        return dataset.check(advance)
 
 
 def _expected_bytes(reader: Reader) -> int:
