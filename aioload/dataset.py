@@ -228,10 +228,11 @@ class Dataset(RecordSet):
 
     def raw_records(self) -> Iterator[tuple[int, memoryview]]:
         """Yield number and bytes of each record in its order, reading many at a time; no sum is compared."""
+        shards = self.index.shards  # asked for first: what a storage must unpack is known once a set is open
         with start_blocking_portal() as portal:
             storage = self.open_storage()
             try:
-                for shard, name in enumerate(self.index.shards):
+                for shard, name in enumerate(shards):
                     first, stop = self.index.shard_records[shard : shard + 2].tolist()
                     for begin, end in pieces(self.index, first, stop):
                         yield from portal.call(read_piece, storage, self.index, name, begin, end)

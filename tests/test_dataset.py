@@ -201,6 +201,17 @@ def test_a_file_is_no_set(tmp_path: Path) -> None:
         len(Dataset(tmp_path / "file"))
 
 
+@pytest.mark.parametrize("name", ["tensorflow.tfrecord", "tensorflow.gzip.tfrecord"])
+def test_raw_records_come_from_a_set_that_nobody_has_asked_yet(tmp_path: Path, name: str) -> None:
+    """A set of one shard, also a compressed one, can be gone through before anything else was asked of it."""
+    shutil.copy(Path(__file__).parent / "fixtures" / "tfrecord" / name, tmp_path)
+    asked = Dataset(tmp_path / name)
+
+    found = [(number, bytes(raw)) for number, raw in Dataset(tmp_path / name).raw_records()]
+
+    assert found == [(number, asked.read_record(number)) for number in range(len(asked))]
+
+
 @pytest.mark.parametrize("name", ["manifest.json", "index.aioi"])
 def test_damaged_head_files_are_named(tiny_set: TinySet, tmp_path: Path, name: str) -> None:
     """A flipped bit in manifest or index is a ShardError that names the file."""
