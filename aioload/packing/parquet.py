@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import ConfigError, SampleError, ShardError
-from .items import Item, Source, printable
+from .items import Item, Source, Unreadable, printable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -126,7 +126,7 @@ def _cell_bytes(cell: Any) -> bytes:
     return data
 
 
-def _items(paths: list[Path], columns: dict[str, _Column]) -> Iterator[Item]:
+def _items(paths: list[Path], columns: dict[str, _Column]) -> Iterator[Item | Unreadable]:
     numbers = itertools.count()
     for path in paths:
         for row, cells in enumerate(_rows(path, list(columns))):
@@ -139,17 +139,17 @@ def _rows(path: Path, columns: list[str]) -> Iterator[dict[str, Any]]:
             yield from batch.to_pylist()
 
 
-def _item(name: str, key: str, cells: dict[str, Any], columns: dict[str, _Column]) -> Item:
+def _item(name: str, key: str, cells: dict[str, Any], columns: dict[str, _Column]) -> Item | Unreadable:
     values: dict[str, Any] = {}
     raw: dict[str, bytes | str] = {}
     for field, (kind, value_of) in columns.items():
         cell = cells[field]
         if cell is None:
-            raise SampleError(f"{name}: the column {field!r} is empty there; fill it, or leave the row out")
+            return Unreadable(name, f"the column {field!r} is empty there; fill it, or leave the row out")
         try:
             value = value_of(cell)
         except (TypeError, ValueError, SampleError) as error:
-            raise SampleError(f"{name}: the column {field!r} cannot be read: {error}", key=key) from error
+            return Unreadable(name, f"the column {field!r} cannot be read: {error}")
         if kind in ("image", "audio", "bytes"):
             raw[field] = value
         else:

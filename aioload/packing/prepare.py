@@ -53,9 +53,9 @@ class Prepared:
     """Its share of the source's `cost`."""
 
 
-def prepare(items: Iterable[Item], recipe: Recipe) -> list[Prepared | Unreadable]:
+def prepare(items: Iterable[Item | Unreadable], recipe: Recipe) -> list[Prepared | Unreadable]:
     """Prepare some items; what is wrong with one comes in its place."""
-    return [_prepare(item, recipe) for item in items]
+    return [_prepare(item, recipe) if isinstance(item, Item) else item for item in items]
 
 
 def _prepare(item: Item, recipe: Recipe) -> Prepared | Unreadable:
