@@ -16,7 +16,7 @@ from ..errors import ConfigError
 
 __all__ = ["Place", "expand", "place_of"]
 
-_RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
+_RANGE = re.compile(r"\{(\d{1,18})\.\.(\d{1,18})\}")  # of longer numbers Python makes none
 _MOST_NAMES = 1_000_000  # of a pattern: a mistake in it must not fill the memory
 _FILE = re.compile(
     r"\.(tar|tfrecords?|tfrec)(\.(gz|zst|zlib|z))?(\.\d+)?$|\.tgz$|-\d+-of-\d+$", re.IGNORECASE
