@@ -622,7 +622,7 @@ def test_nothing_is_read_at_construction(tmp_path: Path) -> None:
     """A loader of a set that is not there can be made; the error comes when something is asked of it."""
     loader = Loader(tmp_path / "nowhere", batch_size=4)
 
-    with pytest.raises(ConfigError, match="nowhere is not a folder"):
+    with pytest.raises(ConfigError, match="nowhere is neither a folder nor a file"):
         len(loader)
 
 

@@ -237,7 +237,10 @@ class HttpStorage:
         except BROKEN as error:
             filled += rest(content, view[filled:])
             fault = self._web.translated(error, name, filled)
-            raise fault from fault.__cause__
+            try:
+                raise fault from fault.__cause__
+            finally:
+                del fault  # this frame is among its own, and holds the caller's memory
         if filled != wanted:
             raise StorageError(
                 f"{self._web.place(name, answer)}: {miscounted(filled, wanted)}",
@@ -252,7 +255,10 @@ class HttpStorage:
             return await answer.read()
         except BROKEN as error:
             fault = self._web.translated(error, name)
-            raise fault from fault.__cause__
+            try:
+                raise fault from fault.__cause__
+            finally:
+                del fault  # this frame is among its own, and holds the caller's memory
 
     def _compare(self, name: str, size: int, tag: str | None) -> tuple[int, str | None]:
         """Pin what is seen for the first time, and compare it from then on; return what is pinned."""

@@ -194,7 +194,10 @@ class Web:
                 )
             except BROKEN as error:
                 fault = self.translated(error, name)
-                raise fault from fault.__cause__
+                try:
+                    raise fault from fault.__cause__
+                finally:
+                    del fault  # this frame is among its own, and holds the caller's memory
             if answer.status not in _REDIRECTS or "Location" not in answer.headers:
                 return answer
 
