@@ -17,7 +17,6 @@ import hashlib
 import logging
 import os
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -32,7 +31,7 @@ from .base import Storage, check_name, check_range, ends_early, read
 from .bytelocks import ByteLock
 from .codecs import SIZED, check_codec
 from .local import LocalStorage
-from .threads import DaemonExecutor
+from .threads import DaemonExecutor, undo_result
 from .unpacking import Packed, Place, UnpackedFolder, Unpacking
 from .wrapping import Wrapping
 
@@ -319,7 +318,7 @@ class Unpacked(Wrapping):
             if stop is not None:
                 stop()
             if undo is not None:
-                future.add_done_callback(partial(_undo, undo))
+                future.add_done_callback(partial(undo_result, undo))
             if not future.done():
                 with anyio.move_on_after(_GRACE, shield=True), suppress(Exception):
                     await asyncio.wrap_future(future)
@@ -377,9 +376,3 @@ def _modified(path: Path) -> int | None:
 def _close(lock: ByteLock | None) -> None:
     if lock is not None:
         lock.close()
-
-
-def _undo(undo: Callable[[T], object], future: Future[T]) -> None:
-    """Undo what came of a call that nobody waits for."""
-    if not future.cancelled() and future.exception() is None:
-        undo(future.result())
