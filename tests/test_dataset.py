@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import shutil
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +211,17 @@ def test_raw_records_come_from_a_set_that_nobody_has_asked_yet(tmp_path: Path, n
     found = [(number, bytes(raw)) for number, raw in Dataset(tmp_path / name).raw_records()]
 
     assert found == [(number, asked.read_record(number)) for number in range(len(asked))]
+
+
+def test_the_progress_of_an_index_never_goes_back(tmp_path: Path) -> None:
+    """A scanner may look at an earlier record once more; what was seen to is told once, and all of it."""
+    shutil.copy(Path(__file__).parent / "fixtures" / "tfrecord" / "tensorflow.tfrecord", tmp_path)
+    seen: list[int] = []
+
+    Dataset(tmp_path).make_index(bar=lambda what, total: nullcontext(seen.append))
+
+    assert min(seen) >= 0
+    assert sum(seen) == (tmp_path / "tensorflow.tfrecord").stat().st_size
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "index.aioi"])
