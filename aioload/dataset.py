@@ -141,7 +141,7 @@ class Dataset(RecordSet):
         if not -len(self) <= number < len(self):
             raise IndexError(f"{self.source} has {len(self)} records; there is no record {number}")
         number %= len(self)
-        key, payloads = self.format.split(memoryview(self.read_record(number)))
+        key, payloads = self.split_record(number, memoryview(self.read_record(number)))
         sample: dict[str, Any] = {}
         decoders = self.decoders
         for field in self.fields:
@@ -225,6 +225,21 @@ class Dataset(RecordSet):
         if located.sums is not None:
             check_sum(memoryview(data), int(located.sums[0]), shard=shard, record_id=record, start=start)
         return data
+
+    def split_record(self, record: int, raw: memoryview) -> tuple[str | None, dict[str, memoryview]]:
+        """Cut the bytes of a record into its key and the bytes of each field.
+
+        Raises:
+            ShardError: they are damaged; `.shard`, `.record` and `.offset` say where they lie.
+            SampleError: a field is not there, or is not of its kind.
+        """
+        try:
+            return self.format.split(raw)
+        except AioloadError as error:
+            located = self.index.locate(np.array([record], np.int64))
+            shard = self.index.shards[int(located.shard[0])]
+            place = {"shard": shard, "record": record, "offset": int(located.start[0])}
+            raise type(error)(f"record {record} ({shard}): {error}", **(error.facts | place)) from error
 
     def raw_records(self) -> Iterator[tuple[int, memoryview]]:
         """Yield number and bytes of each record in its order, reading many at a time; no sum is compared."""

@@ -16,6 +16,8 @@ from conftest import TINY_RECORDS, TinySet
 
 import aioload
 from aioload import ConfigError, Dataset, SampleError, ShardError
+from aioload.packing import export, find_source
+from aioload.shard.tfrecord import frame
 
 
 def test_it_tells_what_is_in_it(tiny_set: TinySet) -> None:
@@ -211,6 +213,24 @@ def test_raw_records_come_from_a_set_that_nobody_has_asked_yet(tmp_path: Path, n
     found = [(number, bytes(raw)) for number, raw in Dataset(tmp_path / name).raw_records()]
 
     assert found == [(number, asked.read_record(number)) for number in range(len(asked))]
+
+
+def test_damage_in_a_shard_of_others_says_where_it_lies(tmp_path: Path) -> None:
+    """Shard, record and byte are in the error, whoever cuts the record: a look, an export or a packer."""
+    path, records = tmp_path / "a.tfrecord", [frame(b"one"), frame(b"two"), bytearray(frame(b"three"))]
+    start = len(records[0]) + len(records[1])
+    records[2][12] ^= 1
+    path.write_bytes(b"".join(records))
+    dataset = Dataset(path)
+
+    for use in (
+        lambda: dataset[2],
+        lambda: export(dataset, tmp_path / "out"),
+        lambda: list(find_source([path]).items),
+    ):
+        with pytest.raises(ShardError, match=r"record 2 \(a\.tfrecord\): .* failed its checksum") as caught:
+            use()
+        assert (caught.value.shard, caught.value.record, caught.value.offset) == ("a.tfrecord", 2, start)
 
 
 def test_the_progress_of_an_index_never_goes_back(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def export(
 
 def _members(dataset: Dataset, number: int, raw: memoryview) -> list[tuple[str, bytes]]:
     """Return name and bytes of each file of a sample."""
-    key, payloads = dataset.format.split(raw)
+    key, payloads = dataset.split_record(number, raw)
     stem = safe_key(key, number)
     members = []
     for field, kind in dataset.fields.items():

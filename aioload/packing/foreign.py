@@ -22,7 +22,7 @@ def foreign(dataset: Dataset) -> Source:
 def _items(dataset: Dataset) -> Iterator[Item]:
     decoders = {name: dataset.decoders[name] for name in dataset.encodings}
     for number, raw in dataset.raw_records():
-        key, payloads = dataset.format.split(raw)
+        key, payloads = dataset.split_record(number, raw)
         values = {name: decode(payloads[name]) for name, decode in decoders.items()}
         rest: dict[str, bytes | str] = {
             name: bytes(data) for name, data in payloads.items() if name not in decoders
