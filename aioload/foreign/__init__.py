@@ -5,6 +5,7 @@ from .check import UNPROTECTED, check_records
 from .contents import Contents, RecordFormat
 from .opening import MDS_INDEX, Bar, Foreign, list_shards, no_bar, open_foreign
 from .place import Place, expand, place_of
+from .wids import Wids, parse_wids
 
 __all__ = [
     "MDS_INDEX",
@@ -15,11 +16,13 @@ __all__ = [
     "Place",
     "Progress",
     "RecordFormat",
+    "Wids",
     "check_records",
     "expand",
     "list_shards",
     "no_bar",
     "open_foreign",
+    "parse_wids",
     "pieces",
     "place_of",
     "read_piece",

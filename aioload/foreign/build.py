@@ -131,6 +131,7 @@ def join(names: Sequence[str], sizes: Sequence[int], scanned: Sequence[Scanned])
         positions=np.concatenate([np.zeros(1, np.uint64), *placed]),
         fields=described,
         far=np.concatenate(far).astype(np.int64) if far else None,
+        is_foreign=True,
     )
 
 

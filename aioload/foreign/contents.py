@@ -33,5 +33,7 @@ class Contents:
     """What the writer was told to keep."""
     packed: Mapping[str, Packed] = field(default_factory=dict)
     """What is known of shards that are compressed as a whole, by name."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Of each file as it is stored, what tells its content from another; none where the index does."""
     damage: tuple[str | None, ...] = ()
     """Of each shard, why its last record cannot be read; None: all can."""

@@ -61,7 +61,7 @@ async def tell_shards(storage: Storage, names: tuple[str, ...], sizes: list[int]
         told[number] = tell(head, names[number])
 
     await look_at_all(len(names), look, _ASKED_AT_ONCE)
-    kinds = dict(zip((kind for kind, _ in told), names, strict=True))
+    kinds = {kind: name for (kind, _), name, size in zip(told, names, sizes, strict=True) if size}
     if len(kinds) > 1:
         one, other = list(kinds.items())[:2]
         raise ShardError(
@@ -69,7 +69,7 @@ async def tell_shards(storage: Storage, names: tuple[str, ...], sizes: list[int]
             "of each",
             shard=other[1],
         )
-    kind = next(iter(kinds))
+    kind = next(iter(kinds), told[0][0])  # empty files are of any
     packed = {name: Packed(codec) for name, (_, codec) in zip(names, told, strict=True) if codec is not None}
     if kind == "tar" and packed:
         name, how = next(iter(packed.items()))

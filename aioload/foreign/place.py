@@ -11,15 +11,17 @@ import posixpath
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 from ..errors import ConfigError
 
-__all__ = ["Place", "expand", "place_of"]
+__all__ = ["Place", "expand", "origin_of", "place_of"]
 
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _MOST_NAMES = 1_000_000  # of a pattern: a mistake in it must not fill the memory
 _FILE = re.compile(
-    r"\.(tar|tfrecords?|tfrec)(\.(gz|zst|zlib|z))?(\.\d+)?$|\.tgz$|-\d+-of-\d+$", re.IGNORECASE
+    r"\.(tar|tfrecords?|tfrec)(\.(gz|zst|zlib|z|bz2|xz|lz4))?(\.\d+)?$|\.(tgz|json)$|-\d+-of-\d+$",
+    re.IGNORECASE,
 )
 
 
@@ -63,20 +65,28 @@ def expand(pattern: str) -> list[str]:
     """Return the names that a pattern like `train-{000..009}.tar` stands for; others stand for themselves.
 
     Raises:
-        ConfigError: it stands for more than a million.
+        ConfigError: it stands for more than a million, or for none.
     """
     names = [""]
     end = 0
     for match in _RANGE.finditer(pattern):
         first, last = match.groups()
         width = len(first) if first.startswith("0") or len(first) == len(last) else 0
-        count = max(int(last) - int(first) + 1, 0)
+        count = int(last) - int(first) + 1
+        if count < 1:
+            raise ConfigError(f"the pattern {pattern!r} counts down: write the smaller number first")
         if count * len(names) > _MOST_NAMES:
             raise ConfigError(f"the pattern {pattern!r} stands for more than {_MOST_NAMES:,} names")
         numbers = [f"{number:0{width}}" for number in range(int(first), int(last) + 1)]
         names = [name + pattern[end : match.start()] + number for name in names for number in numbers]
         end = match.end()
     return [name + pattern[end:] for name in names]
+
+
+def origin_of(url: str) -> str:
+    """Return scheme and host of an address, without user and password."""
+    scheme, _, host = _origin(url)[0].partition("://")
+    return f"{scheme}://{host.rpartition('@')[2]}".lower()
 
 
 def _common(files: Sequence[str]) -> Place:
@@ -106,7 +116,10 @@ def _common_address(files: Sequence[str]) -> Place:
     origin, query = origins.pop()
     paths = [_path_of(file) for file in files]
     root = _common_parent(paths)
-    return Place(f"{origin}/{root}{query}", tuple(path[len(root) :].lstrip("/") for path in paths))
+    names = [path[len(root) :].lstrip("/") for path in paths]
+    if origin.lower().startswith(("http://", "https://")):
+        names = [unquote(name) for name in names]  # storages quote names of files themselves
+    return Place(f"{origin}/{root}{query}", tuple(names))
 
 
 def _common_parent(paths: Iterable[str]) -> str:

@@ -69,7 +69,6 @@ def render_sidecar(sidecar: Sidecar) -> bytes:
             "damage": list(sidecar.damage),
             "arrays": {name: list(array.shape) for name, array in arrays.items()},
         },
-        ensure_ascii=False,
         separators=(",", ":"),
     ).encode()
     parts = [_HEAD.pack(_MAGIC, len(head)), head, bytes(-len(head) % 8)]
@@ -109,5 +108,5 @@ def _parsed(raw: npt.NDArray[np.uint8], head: dict[str, Any], place: int) -> Sid
         arrays[name] = raw[place : place + size].view(dtype).reshape(shape)
         place += size + -size % 8
     fields = check_fields([tuple(pair) for pair in head["fields"]]) if head["fields"] else ()
-    index = Index(shards=tuple(head["shards"]), fields=fields, **arrays)
+    index = Index(shards=tuple(head["shards"]), fields=fields, is_foreign=True, **arrays)
     return Sidecar(index, head["format"], head["facts"], tuple(head["damage"]), head["key"])
