@@ -27,6 +27,7 @@ from .foreign import (
     RecordFormat,
     Wids,
     check_records,
+    damage_of,
     list_shards,
     no_bar,
     open_foreign,
@@ -222,14 +223,21 @@ class Dataset(RecordSet):
         return data
 
     def raw_records(self) -> Iterator[tuple[int, memoryview]]:
-        """Yield number and bytes of each record in its order, reading many at a time; no sum is compared."""
+        """Yield number and bytes of each record in its order, reading many at a time; no sum is compared.
+
+        Raises:
+            ShardError: a shard cannot be read to its end; after all that come before.
+        """
         with start_blocking_portal() as portal:
             storage = self.open_storage()
             try:
                 for shard, name in enumerate(self.index.shards):
                     first, stop = self.index.shard_records[shard : shard + 2].tolist()
-                    for begin, end in pieces(self.index, first, stop):
+                    damage = damage_of(self.contents, shard)
+                    for begin, end in pieces(self.index, first, stop - (damage is not None)):
                         yield from portal.call(read_piece, storage, self.index, name, begin, end)
+                    if damage is not None:
+                        raise damage
             finally:
                 portal.call(close, storage)
 

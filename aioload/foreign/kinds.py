@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ..errors import ConfigError, ShardError
 from ..shard import tar, tfrecord
-from ..shard.kinds import Fields
+from ..shard.kinds import KEY_NAME, Fields
 from ..shard.mds import scan as scan_mds
 from ..shard.mdsindex import MdsFile, MdsIndex
 from ..storage import read
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from ..storage import Storage
 
 __all__ = ["Shards", "contents_of", "mds_shards", "tell_shards"]
+
+_log = logging.getLogger("aioload.index")
 
 _ASKED_AT_ONCE = 64
 
@@ -115,12 +118,25 @@ def contents_of(
     Raises:
         ConfigError: a field is wanted that there is not, or a kind that the format cannot give.
     """
-    cut = _record_format(sidecar, wanted, mds)
+    cut = _record_format(_without_key(sidecar), wanted, mds)
     fields, encodings = dict(cut.fields), dict(cut.encodings)
+    fields.pop(KEY_NAME, None)  # of an MDS folder
     if mds is not None and wanted is not None:
         fields, encodings = _chosen(cut, wanted)
     index = replace(sidecar.index, fields=tuple(fields.items()))
     return Contents(sidecar.format, cut, fields, encodings, index, packed=packed, damage=sidecar.damage)
+
+
+def _without_key(sidecar: Sidecar) -> Sidecar:
+    """Leave out a field whose name samples have for the record's key."""
+    if KEY_NAME not in dict(sidecar.index.fields):
+        return sidecar
+    _log.warning("the field %s is left out: samples have the record's key under that name", KEY_NAME)
+    facts = dict(sidecar.facts)
+    if "encodings" in facts:
+        facts["encodings"] = {name: how for name, how in facts["encodings"].items() if name != KEY_NAME}
+    fields = tuple(pair for pair in sidecar.index.fields if pair[0] != KEY_NAME)
+    return replace(sidecar, index=replace(sidecar.index, fields=fields), facts=facts)
 
 
 def _record_format(sidecar: Sidecar, wanted: Wanted, mds: MdsIndex | None) -> RecordFormat:

@@ -94,7 +94,7 @@ class TFRecordFormat:
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__
-        set_field(self, "fields", check_fields(self.fields))
+        set_field(self, "fields", check_fields(self.fields) if self.fields else ())
         self._check()
         set_field(self, "_lists", {n.encode(): n for n, _ in self.fields if self._is_list(n)})
         cuts = {
