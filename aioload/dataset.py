@@ -36,6 +36,7 @@ from .foreign import (
     place_of,
     read_piece,
 )
+from .shard.example import ENCODINGS
 from .shard.format import INDEX_NAME, MANIFEST_NAME, check_sum
 from .shard.index import parse_index
 from .shard.kinds import check_fields
@@ -70,7 +71,8 @@ class Dataset(RecordSet):
             used from several event loops, and never closed by the set or its loaders.
         fields: of shards of others: the fields that are wanted, in this order, with their kinds, such as
             `{"jpg": "image", "cls": "int"}`; by default those of the first record, with the kinds that their
-            names tell.
+            names tell. For TFRecord, `"example:bytes"`, `"example:int64"` and `"example:float"` are kinds,
+            too: lists of any length.
         storage_options: how the network is spoken to, such as `{"endpoint": …, "anonymous": True}`; for an
             address alone. Names: endpoint, region, access_key_id, secret_access_key, anonymous, headers,
             connect_timeout, read_timeout and deadline (seconds), attempts, hedge, max_in_flight (bytes).
@@ -96,7 +98,7 @@ class Dataset(RecordSet):
         source = source if isinstance(source, (str, os.PathLike, Storage)) else tuple(source)
         self._again = partial(Dataset, fields=fields, **options), (source,)  # type: ignore[arg-type]
         self._options = storage_options, cache_dir, cache_bytes
-        self._wanted = None if fields is None else dict(check_fields(fields))
+        self._wanted = None if fields is None else _checked(fields)
         self._storage = source if isinstance(source, Storage) else None
         self._place = Place(repr(source)) if isinstance(source, Storage) else place_of(source)
         self._token = secrets.token_hex(8)
@@ -382,6 +384,15 @@ async def _load_own(storage: Storage, root: str) -> Contents | None:
     manifest = Manifest.parse(head, _join(root, MANIFEST_NAME))
     index = parse_index(await read(storage, INDEX_NAME), manifest, _join(root, INDEX_NAME))
     return Contents("aioload", manifest.format, manifest.fields, {}, index, manifest.metadata)
+
+
+def _checked(fields: Mapping[str, str]) -> dict[str, str]:
+    """Return names and kinds of the fields that are wanted; encodings of TFRecord's lists are kinds there."""
+    try:
+        check_fields({name: ENCODINGS.get(kind, kind) for name, kind in fields.items()})
+    except (AttributeError, TypeError) as error:
+        raise ConfigError(f"fields map names to kinds, as in {{'jpg': 'image'}}, got {fields!r}") from error
+    return dict(fields)
 
 
 def _looked_up(place: Place) -> Place:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import ConfigError, ShardError
 from ..shard import tar, tfrecord
-from ..shard.kinds import KEY_NAME, Fields
+from ..shard.kinds import KEY_NAME, Fields, check_fields
 from ..shard.mds import scan as scan_mds
 from ..shard.mdsindex import MdsFile, MdsIndex
 from ..storage import read
@@ -143,6 +143,7 @@ def _record_format(sidecar: Sidecar, wanted: Wanted, mds: MdsIndex | None) -> Re
     if mds is not None:
         return mds.record_format()
     if sidecar.format == "tar":
+        check_fields(wanted or {"any": "bytes"})
         return tar.TarFormat(sidecar.index.fields if wanted is None else tuple(wanted.items()))
     whole = tfrecord.TFRecordFormat(sidecar.index.fields, **sidecar.facts)
     if wanted is None:
