@@ -1,4 +1,4 @@
-"""Foreign sets for tests: archives, TFRecord files and MDS folders with known samples, and what comes back."""
+"""Foreign sets for tests: archives, TFRecord files and MDS folders with known samples."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_the_index_lies_beside_the_data_and_is_found(path: Path, cache: Path, bu
 
 
 def test_a_folder_that_moves_keeps_its_index(path: Path, built: list[str]) -> None:
-    """A folder that is mounted elsewhere, moved, or reached by a relative path, is not looked through again."""
+    """A folder that was moved, or is reached by a relative path, is not looked through again."""
     len(Dataset(path))
     moved = path.parent.rename(path.parent.with_name("moved"))
 
