@@ -248,7 +248,7 @@ class Dataset(RecordSet):
         if self._opened is None:
             return self._plain_storage()
         versions, fingerprint = self._opened.versions, self._opened.index.fingerprint()
-        storage = self._plain_storage(versions.__getitem__ if versions else lambda _: fingerprint)
+        storage = self._plain_storage(lambda name: versions.get(name, fingerprint))
         return self._unpacked(storage, self._opened.packed) if self._opened.packed else storage
 
     def make_index(self, *, checksums: bool = False, bar: Bar = no_bar) -> Contents:

@@ -89,7 +89,7 @@ def test_t06_whole_keys_and_no_samples_of_headers(where: Any, path: str, workers
 
 
 def test_t01_dots_in_names(where: Any) -> None:
-    """T01: a key ends at the first dot after the last slash; a field that is absent is an error that tells."""
+    """T01: a key ends at the first dot after the last slash; an absent field is an error that tells."""
     expected = EXPECTED["tar/dots.tar"]["samples"]
     first = Dataset(where("tar/dots.tar"), fields=dict.fromkeys(expected[0]["fields"], "bytes"))
 
