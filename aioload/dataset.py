@@ -95,7 +95,7 @@ class Dataset(RecordSet):
         cache_bytes: int | str | None = None,
     ) -> None:
         options = {"storage_options": storage_options, "cache_dir": cache_dir, "cache_bytes": cache_bytes}
-        source = source if isinstance(source, (str, os.PathLike, Storage)) else tuple(source)
+        source = tuple(source) if isinstance(source, list) else source  # whoever has it may change it
         self._again = partial(Dataset, fields=fields, **options), (source,)  # type: ignore[arg-type]
         self._options = storage_options, cache_dir, cache_bytes
         self._wanted = None if fields is None else _checked(fields)

@@ -25,6 +25,7 @@ _log = logging.getLogger("aioload.index")
 _DEADLINE = 6 * 3600.0  # seconds: indexing terabytes over a network takes hours
 _POLL = 0.1
 _SAY_AFTER = 5.0
+_LEFT_BEHIND = 24 * 3600.0
 
 
 class Kept:
@@ -130,6 +131,10 @@ def _taken(lock: ByteLock) -> bool:
 def _write(path: Path, data: bytes) -> None:
     """Write a file that is there whole, or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    for old in path.parent.glob(f"{path.name}.*.tmp"):  # of processes that were killed, here or elsewhere
+        with contextlib.suppress(OSError):
+            if time.time() - old.stat().st_mtime > _LEFT_BEHIND:
+                old.unlink()
     draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         with draft.open("wb") as file:

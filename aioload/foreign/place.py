@@ -47,7 +47,8 @@ def place_of(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) 
     single local path is, only the disk can tell: it is returned as a root.
 
     Raises:
-        ConfigError: an empty list, a name that comes twice, or files that do not lie under one root.
+        ConfigError: an empty list, a name that comes twice, files that do not lie under one root, or no texts
+            and paths at all.
     """
     if isinstance(source, (str, os.PathLike)):
         text = os.fspath(source)
@@ -55,7 +56,11 @@ def place_of(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) 
         if names == [text] and not ("://" in text and _FILE.search(_path_of(text))):
             return Place(text)
         return _common(names)
-    names = [name for each in source for name in expand(os.fspath(each))]
+    try:
+        texts = [os.fspath(each) for each in source]
+        names = [name for text in texts for name in expand(text)]
+    except TypeError as error:
+        raise ConfigError(f"a source is a path, an address or a list of such, got {source!r}") from error
     if not names:
         raise ConfigError("an empty list names no shard; give at least one")
     return _common(names)

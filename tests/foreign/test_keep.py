@@ -231,6 +231,21 @@ def test_what_is_in_the_way_of_an_index_is_left_alone(path: Path, cache: Path, b
     assert len(cached(cache)) == 1
 
 
+def test_what_killed_processes_left_is_removed(path: Path) -> None:
+    """Half a file that has lain there for days goes; one that somebody may be writing stays."""
+    len(Dataset(path))
+    (index,) = beside(path)
+    old, fresh = (path.parent / f"{index.name}.{mark}.tmp" for mark in ("old", "fresh"))
+    for draft in (old, fresh):
+        draft.write_bytes(b"half")
+    os.utime(old, (1, 1))
+    index.unlink()
+
+    assert len(Dataset(path)) == 9
+
+    assert beside(path) == [index, fresh]
+
+
 def test_names_of_any_bytes_are_kept(tmp_path: Path, built: list[str]) -> None:
     """Shards whose names are no UTF-8, and fields that nobody would print, have an index that is found."""
     name = os.fsdecode(b"\xff\xfe.tar")

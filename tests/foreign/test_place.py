@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import pickle
 from pathlib import Path
+from typing import Any
 
 import foreign_sets
 import pytest
@@ -87,6 +88,13 @@ def test_files_are_names_under_a_root(source: str | list[str], place: Place) -> 
 def test_a_list_that_cannot_be_one_set_is_refused(source: list[str], word: str) -> None:
     """No shard, the same one twice, several servers or several queries are errors that say what to do."""
     with pytest.raises(ConfigError, match=word):
+        Dataset(source)
+
+
+@pytest.mark.parametrize("source", [None, 7, [7], [None], b"x.tar", [b"x.tar"]])
+def test_what_is_no_source_is_refused(source: Any) -> None:
+    """Anything but texts, paths and lists of them is an error of the call."""
+    with pytest.raises(ConfigError, match="path, an address or a list"):
         Dataset(source)
 
 
