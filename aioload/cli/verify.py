@@ -51,8 +51,7 @@ def verify(
     if foreign is None:
         report = _verify_own(data, options, quiet=quiet or as_json)
     else:
-        report = _verify_foreign(foreign, quiet=quiet or as_json)
-        hint = None if foreign.index.sums is not None else UNPROTECTED.get(foreign.kind)
+        report, hint = _verify_foreign(foreign, quiet=quiet or as_json)
 
     if as_json:
         print_json({**asdict(report), "ok": report.ok, "unprotected": hint})
@@ -90,14 +89,16 @@ def _verify_own(data: str, options: Mapping[str, Any] | None, *, quiet: bool) ->
             return verify_set(reader, progress=advance)
 
 
-def _verify_foreign(dataset: Dataset, *, quiet: bool) -> VerifyReport:
+def _verify_foreign(dataset: Dataset, *, quiet: bool) -> tuple[VerifyReport, str | None]:
+    """Return what was found, and what could not be checked."""
     try:
-        expected = int(dataset.index.positions[-1])
+        index = dataset.index
     except ShardError as error:
         problem = Problem(str(error.shard), error.record, "file", error.offset, str(error))
-        return VerifyReport(0, 0, 0, (problem,))
-    with bytes_bar("verifying", expected, quiet=quiet) as advance:
-        return dataset.check(advance)
+        return VerifyReport(0, 0, 1, (problem,)), None
+    hint = None if index.sums is not None else UNPROTECTED.get(dataset.kind)
+    with bytes_bar("verifying", int(index.positions[-1]), quiet=quiet) as advance:
+        return dataset.check(advance), hint
 
 
 def _expected_bytes(reader: Reader) -> int:

@@ -141,6 +141,7 @@ def join(names: Sequence[str], sizes: Sequence[int], scanned: Sequence[Scanned])
         positions=np.concatenate([np.zeros(1, np.uint64), *placed]),
         fields=next((each.fields for each in scanned if each.wholes and each.fields), ()),
         far=np.concatenate(far).astype(np.int64) if far else None,
+        is_foreign=True,
     )
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from ..errors import ConfigError, ShardError
 from ..shard.format import MANIFEST_NAME
@@ -58,6 +58,8 @@ class Foreign:
     """Shards, relative to the storage."""
     label: str
     """What messages call the set; nothing secret is in it."""
+    root: str | None
+    """What tells its folder from all others, without secrets; None: nothing does in another process."""
     folder: Path | None = None
     """The storage's folder, where it is on this machine."""
     fields: Mapping[str, str] | None = None
@@ -88,14 +90,13 @@ async def open_foreign(
         NotFoundError: a shard is not there.
         ConfigError: a shard can only be read from front to back.
     """
-    mds = None if foreign.mds is None else parse_mds_index(foreign.mds, f"{foreign.label}/{MDS_INDEX}")
-    if mds is None:
-        versions = await look_up(storage, foreign.names)
-        sizes = [size for size, _ in versions]
-        key = _key([*zip(foreign.names, versions, strict=True)])
-    else:
-        mds = _as_it_lies(mds, foreign.folder)
-        key = _key([*mds_shards(mds).names, hashlib.sha256(foreign.mds or b"").hexdigest()])
+    mds, names = None, foreign.names
+    if foreign.mds is not None:
+        mds = _as_it_lies(parse_mds_index(foreign.mds, f"{foreign.label}/{MDS_INDEX}"), foreign.folder)
+        names = tuple(_stored(mds))
+    versions = await look_up(storage, names)
+    sizes = [size for size, _ in versions]
+    key = _key([hashlib.sha256(foreign.mds or b"").hexdigest(), *zip(names, versions, strict=True)])
 
     async def make(known: Sidecar | None) -> Sidecar:
         shards = await tell_shards(storage, foreign.names, sizes) if mds is None else mds_shards(mds)
@@ -106,19 +107,36 @@ async def open_foreign(
             if source is not storage:
                 await close(source)
 
-    kept = Kept(f"{foreign.label} {json.dumps(foreign.names)}", foreign.folder)
-    sidecar = kept.load(key)
-    if sidecar is None or (checksums and sidecar.index.sums is None):
-        with kept.alone():
-            sidecar = kept.load(key)
-            if sidecar is None or (checksums and sidecar.index.sums is None):
-                sidecar = replace(await make(sidecar), key=key)
-                kept.save(sidecar)
+    if foreign.root is None:
+        sidecar = replace(await make(None), key=key)
+    else:
+        sidecar = await _kept(Kept(foreign.label, foreign.root, names, foreign.folder), key, make, checksums)
     _warn_of_damage(sidecar)
     facts = dict(sidecar.facts)
     codecs = {name: Packed(codec) for name, codec in facts.pop("codecs", {}).items()}
     packed = codecs if mds is None else mds_shards(mds).packed
-    return contents_of(replace(sidecar, facts=facts), packed, foreign.fields, mds)
+    told = {name: f"{size} {version}" for name, (size, version) in zip(names, versions, strict=True)}
+    return replace(contents_of(replace(sidecar, facts=facts), packed, foreign.fields, mds), versions=told)
+
+
+async def _kept(
+    kept: Kept, key: str, make: Callable[[Sidecar | None], Awaitable[Sidecar]], checksums: bool
+) -> Sidecar:
+    """Return the index that is kept, or make it while others wait."""
+
+    def is_enough(found: Sidecar | None) -> TypeGuard[Sidecar]:
+        return found is not None and not (checksums and found.index.sums is None)
+
+    found = kept.load(key)
+    if is_enough(found):
+        return found
+    with kept.alone():
+        found = kept.load(key)
+        if is_enough(found):
+            return found
+        made = replace(await make(found), key=key)
+        kept.save(made)
+        return made
 
 
 async def look_up(storage: Storage, names: Sequence[str]) -> list[Version]:
@@ -169,6 +187,12 @@ def _is_shard(name: str) -> bool:
     for suffix in _PACKED_SUFFIXES:
         bare = bare.removesuffix(suffix)
     return bare.endswith((*_SUFFIXES, ".tgz")) or ".tfrecord-" in bare
+
+
+def _stored(mds: MdsIndex) -> Iterator[str]:
+    """Yield the name under which each shard is stored."""
+    for shard in mds.shards:
+        yield shard.raw.name if shard.packed is None else shard.packed.name
 
 
 def _as_it_lies(mds: MdsIndex, folder: Path | None) -> MdsIndex:

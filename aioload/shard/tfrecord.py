@@ -99,7 +99,7 @@ class TFRecordFormat:
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__
-        set_field(self, "fields", check_fields(self.fields))
+        set_field(self, "fields", check_fields(self.fields) if self.fields else ())
         self._check()
         set_field(self, "_lists", {n.encode(): n for n, _ in self.fields if self._is_list(n)})
         cuts = {
@@ -322,8 +322,8 @@ def _found(
     """Say what was found; what is left behind the last whole record is one that is damaged."""
     text = None
     if damage:
-        what = "is cut off within" if damage == "truncated" else "is damaged: a wrong sum for the length of"
-        text = f"{name} {what} record {len(ends)}, at byte {at} of {size}"
+        what = "truncated, the file ends in" if damage == "truncated" else "a wrong sum for the length of"
+        text = f"byte {at} of {size}: {what} its record {len(ends)}"
         ends.append(size)
     return Scanned(
         data_start=0,
