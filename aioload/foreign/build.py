@@ -30,7 +30,6 @@ __all__ = [
     "ASKED_AT_ONCE",
     "PIECE_BYTES",
     "Progress",
-    "check_whole",
     "join",
     "look_at_all",
     "pieces",
@@ -145,39 +144,83 @@ def join(names: Sequence[str], sizes: Sequence[int], scanned: Sequence[Scanned])
     )
 
 
-async def check_whole(storage: Storage, name: str, hashes: Mapping[str, str]) -> None:
-    """Compare all bytes of a shard with the sums that its index has; it is read once more if they differ.
+async def sum_records(
+    storage: Storage,
+    index: Index,
+    hashes: Mapping[str, Mapping[str, str]] | None = None,
+    progress: Progress = int,
+) -> Index:
+    """Return the index with a CRC-32C of each record, for formats that have no sums of their own.
+
+    Args:
+        storage: where the shards are.
+        index: of them.
+        hashes: sums of whole shards, by name and algorithm, with which their bytes are compared meanwhile.
+        progress: told of bytes.
 
     Raises:
-        ShardError: they differ again.
+        ShardError: a shard has another sum than it should, and again when it is read once more.
     """
-    try:
-        await _hash(storage, name, hashes)
-    except ShardError:
-        await _hash(storage, name, hashes)
-
-
-async def _hash(storage: Storage, name: str, hashes: Mapping[str, str]) -> None:
-    sums = Sums(name, hashes)
-    size = await storage.size(name) if sums else 0
-    for start in range(0, size, PIECE_BYTES):
-        part = await read(storage, name, start, min(start + PIECE_BYTES, size))
-        await anyio.to_thread.run_sync(sums.add, part)
-    sums.check()
-
-
-async def sum_records(storage: Storage, index: Index, progress: Progress = int) -> Index:
-    """Return the index with a CRC-32C of each record, for formats that have no sums of their own."""
     sums = np.zeros(len(index), np.uint32)
     bounds = list(itertools.pairwise(index.shard_records.tolist()))
 
     async def look(number: int) -> None:
         first, stop = bounds[number]
+        expected = (hashes or {}).get(index.shards[number])
+        if expected:
+            try:
+                found = await _read_whole(storage, index, number, expected)
+            except ShardError:
+                found = await _read_whole(storage, index, number, expected)
+            if found is not None:
+                sums[first:stop] = found
+                progress(int(index.shard_starts[number + 1] - index.shard_starts[number]))
+                return
         for begin, end in pieces(index, first, stop):
             sums[begin:end] = await _sums(storage, index, number, begin, end, progress)
 
     await look_at_all(len(index.shards), look)
     return replace(index, sums=sums)
+
+
+async def _read_whole(
+    storage: Storage, index: Index, shard: int, hashes: Mapping[str, str]
+) -> npt.NDArray[np.uint32] | None:
+    """Compare all bytes of a shard with its sums; return its records', unless they lie criss-cross."""
+    whole = Sums(index.shards[shard], hashes)
+    records = _Passing(index, shard)
+    size = await storage.size(index.shards[shard]) if whole else 0
+    for start in range(0, size, PIECE_BYTES):
+        part = await read(storage, index.shards[shard], start, min(start + PIECE_BYTES, size))
+        await anyio.to_thread.run_sync(whole.add, part)
+        await anyio.to_thread.run_sync(records.add, part)
+    whole.check()
+    return records.sums if size and records.in_order else None
+
+
+class _Passing:
+    """Sums the records of a shard while its bytes pass, from the first to the last."""
+
+    def __init__(self, index: Index, shard: int) -> None:
+        first, stop = index.shard_records[shard : shard + 2].tolist()
+        located = index.locate(np.arange(first, stop, dtype=np.int64))
+        self._starts, self._stops = located.start.tolist(), located.stop.tolist()
+        self.in_order = all(high <= low for high, low in zip(self._stops, self._starts[1:], strict=False))
+        self.sums = np.zeros(stop - first, np.uint32)
+        self._record = self._place = 0
+
+    def add(self, part: bytes) -> None:
+        """Take the next bytes."""
+        view, place, stop = memoryview(part), self._place, self._place + len(part)
+        while self.in_order and self._record < len(self._starts) and self._starts[self._record] < stop:
+            low, high = self._starts[self._record], self._stops[self._record]
+            inside = view[max(low - place, 0) : min(high, stop) - place]
+            if inside:
+                self.sums[self._record] = crc32c(inside, value=int(self.sums[self._record]))
+            if high > stop:
+                break
+            self._record += 1
+        self._place = stop
 
 
 async def _sums(

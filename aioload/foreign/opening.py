@@ -21,7 +21,7 @@ from ..shard.mdsindex import MdsIndex, parse_mds_index
 from ..shard.sidecar import Sidecar
 from ..storage import close, listing
 from ..storage.unpacking import Packed
-from .build import ASKED_AT_ONCE, Progress, check_whole, join, look_at_all, scan_shards, sum_records
+from .build import ASKED_AT_ONCE, Progress, join, look_at_all, scan_shards, sum_records
 from .contents import Contents
 from .keep import Kept
 from .kinds import Shards, contents_of, mds_shards, tell_shards
@@ -233,9 +233,7 @@ async def _build(
     if checksums:
         total = int(known.index.positions[-1])
         with foreign.bar(f"summing {foreign.label}", total) as progress:
-            for name, hashes in shards.hashes.items():
-                await check_whole(storage, name, hashes)
-            known = replace(known, index=await sum_records(storage, known.index, progress))
+            known = replace(known, index=await sum_records(storage, known.index, shards.hashes, progress))
     return known
 
 

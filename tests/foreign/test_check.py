@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
 
 import foreign_sets
 import pytest
 
-from aioload import Dataset
+from aioload import Dataset, ShardError
 from aioload.foreign import UNPROTECTED, build, check
+from aioload.storage import MemoryStorage
 
 
 @pytest.fixture(params=["tar", "tfrecord", "mds"])
@@ -79,6 +82,53 @@ def test_a_large_record_is_summed_in_parts(path: Path, monkeypatch: pytest.Monke
     assert parts.sums is not None
     assert whole.sums.tolist() == parts.sums.tolist()
     assert Dataset(path).check().ok
+
+
+class Counting(MemoryStorage):
+    """Counts the bytes that are read."""
+
+    def __init__(self, files: dict[str, bytes]) -> None:
+        super().__init__(files)
+        self.num_bytes = 0
+
+    async def read_into(self, name: str, start: int, out: memoryview) -> None:
+        """Read bytes of a file."""
+        self.num_bytes += len(out)
+        await super().read_into(name, start, out)
+
+
+@pytest.mark.parametrize("piece", [7, 100, 8 << 20])
+@pytest.mark.parametrize("damaged", [False, True])
+def test_sums_of_whole_shards_are_compared_in_one_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int, damaged: bool
+) -> None:
+    """An MDS folder with sums is read once for these and those of its rows; wrong ones are an error."""
+    folder = foreign_sets.make_mds(tmp_path / "x", [range(10), [], range(10, 15)])
+    plain = Dataset(folder).make_index(checksums=True).index
+    document = json.loads((folder / "index.json").read_text())
+    for entry in document["shards"]:
+        name = entry["raw_data"]["basename"]
+        entry["hashes"] = ["sha1"]
+        entry["raw_data"]["hashes"] = {"sha1": hashlib.sha1((folder / name).read_bytes()).hexdigest()}
+    files = {path.name: path.read_bytes() for path in folder.glob("shard*")}
+    files["index.json"] = json.dumps(document).encode()
+    first = files["shard.00000.mds"]
+    if damaged:
+        files["shard.00000.mds"] = first[:-1] + bytes([first[-1] ^ 1])
+    monkeypatch.setattr(build, "PIECE_BYTES", piece)
+    storage = Counting(files)
+    dataset = Dataset(storage)
+
+    if damaged:
+        with pytest.raises(ShardError, match="failed its checksum"):
+            len(dataset)
+        return
+
+    assert dataset.index.sums is not None
+    assert plain.sums is not None
+    assert dataset.index.sums.tolist() == plain.sums.tolist()
+    shards = sum(len(data) for name, data in files.items() if name != "index.json")
+    assert storage.num_bytes <= 2 * shards + len(files["index.json"])  # to look through, and to sum
 
 
 def test_a_set_that_is_damaged_all_over_does_not_fill_the_memory(
