@@ -25,7 +25,6 @@ from .foreign import (
     Foreign,
     Place,
     Progress,
-    RecordFormat,
     Wids,
     check_records,
     damage_of,
@@ -38,13 +37,21 @@ from .foreign import (
     read_piece,
 )
 from .shard.example import ENCODINGS
-from .shard.format import INDEX_NAME, MANIFEST_NAME, check_sum
+from .shard.format import INDEX_NAME, MANIFEST_NAME, RecordFormat, check_sum
 from .shard.index import parse_index
 from .shard.kinds import check_fields
 from .shard.manifest import Manifest
-from .storage import Lent, LocalStorage, Storage, close, default_cache_folder, read
+from .storage import (
+    Lent,
+    LocalStorage,
+    Packed,
+    Storage,
+    Unpacked,
+    close,
+    default_cache_folder,
+    read,
+)
 from .storage.remote import Remote
-from .storage.unpacked import Packed, Unpacked
 from .table import IndexTable
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from .build import Progress, pieces, read_piece
 from .check import UNPROTECTED, check_records
-from .contents import Contents, RecordFormat, damage_of
+from .contents import Contents, damage_of
 from .opening import MDS_INDEX, Bar, Foreign, list_shards, no_bar, open_foreign
 from .place import Place, expand, place_of
 from .wids import Wids, parse_wids
@@ -15,7 +15,6 @@ __all__ = [
     "Foreign",
     "Place",
     "Progress",
-    "RecordFormat",
     "Wids",
     "check_records",
     "damage_of",

@@ -10,12 +10,12 @@ import numpy as np
 
 from ..errors import ShardError
 from ..shard.format import RecordFormat
-from ..storage.unpacking import Packed
+from ..storage import Packed
 
 if TYPE_CHECKING:
     from ..shard.index import Index
 
-__all__ = ["Contents", "RecordFormat", "damage_of"]
+__all__ = ["Contents", "damage_of"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,8 +12,7 @@ from ..shard import tar, tfrecord
 from ..shard.kinds import KEY_NAME, Fields, check_fields
 from ..shard.mds import scan as scan_mds
 from ..shard.mdsindex import MdsFile, MdsIndex
-from ..storage import read
-from ..storage.unpacking import Packed
+from ..storage import Packed, read
 from .build import ASKED_AT_ONCE, look_at_all
 from .contents import Contents
 from .detect import HEAD_BYTES, refuse_compressed_tar, tell

@@ -19,8 +19,7 @@ from ..errors import ConfigError, ShardError
 from ..shard.format import MANIFEST_NAME
 from ..shard.mdsindex import MdsIndex, parse_mds_index
 from ..shard.sidecar import Sidecar
-from ..storage import close, listing
-from ..storage.unpacking import Packed
+from ..storage import Packed, close, listing
 from .build import ASKED_AT_ONCE, Progress, join, look_at_all, scan_shards, sum_records
 from .contents import Contents
 from .keep import Kept
