@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
+import secrets
 import threading
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -16,7 +17,7 @@ import numpy as np
 from anyio.from_thread import start_blocking_portal
 
 from .compose import RecordSet
-from .errors import AioloadError, ConfigError, NotFoundError
+from .errors import AioloadError, ConfigError, NotFoundError, ShardError
 from .foreign import (
     MDS_INDEX,
     Bar,
@@ -24,22 +25,33 @@ from .foreign import (
     Foreign,
     Place,
     Progress,
-    RecordFormat,
+    Wids,
     check_records,
+    damage_of,
     list_shards,
     no_bar,
     open_foreign,
+    parse_wids,
     pieces,
     place_of,
     read_piece,
 )
-from .shard.format import INDEX_NAME, MANIFEST_NAME, check_sum
+from .shard.example import ENCODINGS
+from .shard.format import INDEX_NAME, MANIFEST_NAME, RecordFormat, check_sum
 from .shard.index import parse_index
 from .shard.kinds import check_fields
 from .shard.manifest import Manifest
-from .storage import Lent, LocalStorage, Storage, close, default_cache_folder, read
+from .storage import (
+    Lent,
+    LocalStorage,
+    Packed,
+    Storage,
+    Unpacked,
+    close,
+    default_cache_folder,
+    read,
+)
 from .storage.remote import Remote
-from .storage.unpacked import Packed, Unpacked
 from .table import IndexTable
 
 if TYPE_CHECKING:
@@ -67,7 +79,8 @@ class Dataset(RecordSet):
             used from several event loops, and never closed by the set or its loaders.
         fields: of shards of others: the fields that are wanted, in this order, with their kinds, such as
             `{"jpg": "image", "cls": "int"}`; by default those of the first record, with the kinds that their
-            names tell.
+            names tell. For TFRecord, `"example:bytes"`, `"example:int64"` and `"example:float"` are kinds,
+            too: lists of any length.
         storage_options: how the network is spoken to, such as `{"endpoint": …, "anonymous": True}`; for an
             address alone. Names: endpoint, region, access_key_id, secret_access_key, anonymous, headers,
             connect_timeout, read_timeout and deadline (seconds), attempts, hedge, max_in_flight (bytes).
@@ -89,13 +102,15 @@ class Dataset(RecordSet):
         cache_dir: str | os.PathLike[str] | bool | None = None,
         cache_bytes: int | str | None = None,
     ) -> None:
-        self._wanted = None if fields is None else dict(check_fields(fields))
+        self._wanted = None if fields is None else _checked(fields)
         self._storage = source if isinstance(source, Storage) else None
         self._place = Place(repr(source)) if isinstance(source, Storage) else place_of(source)
         self._again: tuple[Callable[..., Dataset], tuple[Any, ...]] = (
             partial(Dataset, fields=self._wanted),
             (source if isinstance(source, (str, os.PathLike, Storage)) else tuple(source),),
         )
+        self._options = storage_options, cache_dir, cache_bytes
+        self._token = secrets.token_hex(8)
         self._remote: Remote | None = None
         if self._storage is None and self._place.is_address:
             self._remote = Remote(self._place.root, storage_options, cache_dir, cache_bytes)
@@ -141,7 +156,7 @@ class Dataset(RecordSet):
         if not -len(self) <= number < len(self):
             raise IndexError(f"{self.source} has {len(self)} records; there is no record {number}")
         number %= len(self)
-        key, payloads = self.format.split(memoryview(self.read_record(number)))
+        key, payloads = self.split_record(number, memoryview(self.read_record(number)))
         sample: dict[str, Any] = {}
         decoders = self.decoders
         for field in self.fields:
@@ -226,15 +241,38 @@ class Dataset(RecordSet):
             check_sum(memoryview(data), int(located.sums[0]), shard=shard, record_id=record, start=start)
         return data
 
+    def split_record(self, record: int, raw: memoryview) -> tuple[str | None, dict[str, memoryview]]:
+        """Cut the bytes of a record into its key and the bytes of each field.
+
+        Raises:
+            ShardError: they are damaged; `.shard`, `.record` and `.offset` say where they lie.
+            SampleError: a field is not there, or is not of its kind.
+        """
+        try:
+            return self.format.split(raw)
+        except AioloadError as error:
+            located = self.index.locate(np.array([record], np.int64))
+            shard = self.index.shards[int(located.shard[0])]
+            place = {"shard": shard, "record": record, "offset": int(located.start[0])}
+            raise type(error)(f"record {record} ({shard}): {error}", **(error.facts | place)) from error
+
     def raw_records(self) -> Iterator[tuple[int, memoryview]]:
-        """Yield number and bytes of each record in its order, reading many at a time; no sum is compared."""
+        """Yield number and bytes of each record in its order, reading many at a time; no sum is compared.
+
+        Raises:
+            ShardError: a shard cannot be read to its end; after all that come before.
+        """
+        shards = self.index.shards  # asked for first: what a storage must unpack is known once a set is open
         with start_blocking_portal() as portal:
             storage = self.open_storage()
             try:
-                for shard, name in enumerate(self.index.shards):
+                for shard, name in enumerate(shards):
                     first, stop = self.index.shard_records[shard : shard + 2].tolist()
-                    for begin, end in pieces(self.index, first, stop):
+                    damage = damage_of(self.contents, shard)
+                    for begin, end in pieces(self.index, first, stop - (damage is not None)):
                         yield from portal.call(read_piece, storage, self.index, name, begin, end)
+                    if damage is not None:
+                        raise damage
             finally:
                 portal.call(close, storage)
 
@@ -242,7 +280,7 @@ class Dataset(RecordSet):
         """Return a storage of this set's files, for one event loop; whoever opens it closes it."""
         if self._opened is None:
             return self._plain_storage()
-        storage = self._plain_storage(self._opened.index)
+        storage = self._plain_storage(self._opened)
         return self._unpacked(storage, self._opened.packed) if self._opened.packed else storage
 
     def make_index(self, *, checksums: bool = False, bar: Bar = no_bar) -> Contents:
@@ -278,33 +316,92 @@ class Dataset(RecordSet):
         self._place = _looked_up(self._place) if self._storage is None else self._place
         storage = self._plain_storage()
         try:
-            names = self._place.names
-            own = await _load_own(storage, self._root) if names is None else None
+            own = await _load_own(storage, self._root) if self._place.names is None else None
             if own is not None:
                 if self._wanted is not None:
                     raise ConfigError(f"{self.source} knows its fields; leave `fields` out")
                 return own
-            mds = await _find_mds(storage) if names is None else None
+            document, wids = await self._find_document(storage)
+            if wids is not None:
+                storage = await self._follow(wids, storage)
+            names = self._place.names
             if names is None:
-                names = () if mds is not None else await list_shards(storage, self.source)
-            folder = None if self._remote or self._storage is not None else Path(self._place.root)
-            foreign = Foreign(names, self.source, folder, self._wanted, mds, bar)
-            return await open_foreign(foreign, storage, self._unpacked, checksums=checksums)
+                names = () if document is not None else await list_shards(storage, self.source)
+            folder = self._folder()
+            foreign = Foreign(names, self.source, self._identity(), folder, self._wanted, document, bar)
+            contents = await open_foreign(foreign, storage, self._unpacked, checksums=checksums)
+            if wids is not None:
+                wids.compare(contents.index)
+            return contents
         finally:
             await close(storage)
 
-    def _plain_storage(self, index: Index | None = None) -> Storage:
-        """Return a storage of the files as they lie there; what is cached is known by the index."""
+    async def _find_document(self, storage: Storage) -> tuple[bytes | None, Wids | None]:
+        """Return the index of an MDS folder, or the wids index of archives, where there is one."""
+        names = self._place.names
+        if names is not None and not (len(names) == 1 and names[0].lower().endswith(".json")):
+            return None, None
+        name = MDS_INDEX if names is None else names[0]
+        try:
+            document = await read(storage, name)
+        except NotFoundError:
+            if names is not None:
+                raise
+            return None, None
+        wids = parse_wids(
+            document, _join(self._place.root if self._remote is None else self._remote.shown, name)
+        )
+        if wids is not None:
+            return None, wids
+        if name != MDS_INDEX:
+            raise ShardError(f"{self.source} is no wids index; give shards, or their folder", shard=name)
+        self._place = Place(self._place.root)
+        return document, None
+
+    async def _follow(self, wids: Wids, storage: Storage) -> Storage:
+        """Go to the shards that an index names; return a storage of them, in place of the other."""
+        place = wids.place(self._place)
+        if place.root == self._place.root:
+            self._place = place
+            return storage
+        if self._storage is not None:
+            raise ConfigError(
+                f"{wids.where} names addresses, which {self.source} cannot read; give them as a list"
+            )
+        await close(storage)
+        self._place, self._remote = place, Remote(place.root, *self._options)
+        return self._plain_storage()
+
+    def _folder(self) -> Path | None:
+        """Return the folder on this machine, if it is one."""
+        return None if self._remote or self._storage is not None else Path(self._place.root).absolute()
+
+    def _identity(self) -> str | None:
+        """Return what tells this place from all others, also in other processes; None: nothing does."""
+        folder = self._folder()
+        if folder is not None:
+            return str(folder)
         if self._remote is not None:
-            if index is None:
+            return self._remote.key("")
+        text = repr(self._storage)
+        return text if hasattr(self._storage, "version") and " at 0x" not in text else None
+
+    def _plain_storage(self, opened: Contents | None = None) -> Storage:
+        """Return a storage of the files as they lie there; what is cached is known by what is in them."""
+        if self._remote is not None:
+            if opened is None:
                 return self._remote.open()
-            return self._remote.open(index.fingerprint(), checked=index.sums is not None)
+            versions, fingerprint = opened.versions, opened.index.fingerprint()
+            return self._remote.open(
+                lambda name: versions.get(name, fingerprint), checked=opened.index.sums is not None
+            )
         return LocalStorage(self._place.root) if self._storage is None else Lent(self._storage)
 
     def _unpacked(self, storage: Storage, packed: Mapping[str, Packed]) -> Storage:
         """Return a storage around one that holds shards which are compressed as a whole."""
         folder = default_cache_folder()
-        key = self._remote.key if self._remote is not None else partial(_join, os.path.abspath(self._root))  # noqa: PTH100
+        root = self._identity() or self._token  # what cannot be told apart is not found again
+        key = self._remote.key if self._remote is not None else partial(_join, root)
         return Unpacked(storage, folder, packed.get, key)
 
     async def _with_storage(self, use: Callable[[Storage], Coroutine[Any, Any, T]]) -> T:
@@ -326,12 +423,13 @@ async def _load_own(storage: Storage, root: str) -> Contents | None:
     return Contents("aioload", manifest.format, manifest.fields, {}, index, manifest.metadata)
 
 
-async def _find_mds(storage: Storage) -> bytes | None:
-    """Return the index of an MDS folder; None where there is none."""
+def _checked(fields: Mapping[str, str]) -> dict[str, str]:
+    """Return names and kinds of the fields that are wanted; encodings of TFRecord's lists are kinds there."""
     try:
-        return await read(storage, MDS_INDEX)
-    except NotFoundError:
-        return None
+        check_fields({name: ENCODINGS.get(kind, kind) for name, kind in fields.items()})
+    except (AttributeError, TypeError) as error:
+        raise ConfigError(f"fields map names to kinds, as in {{'jpg': 'image'}}, got {fields!r}") from error
+    return dict(fields)
 
 
 def _looked_up(place: Place) -> Place:

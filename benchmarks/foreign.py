@@ -11,6 +11,7 @@ and MDS shards. The index of each is made before anything is measured. Measured 
 from __future__ import annotations
 
 import json
+import shutil
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -49,7 +50,8 @@ def _made(places: Places, name: str, write: Callable[[Path], object]) -> Path:
     folder = places.packed.with_name(f"{places.packed.name}-{name}")
     if not folder.exists():
         draft = folder.with_name(f"{folder.name}.draft")
-        draft.mkdir(exist_ok=True)
+        shutil.rmtree(draft, ignore_errors=True)  # of a run that was stopped
+        draft.mkdir()
         write(draft)
         draft.rename(folder)
     return folder

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import shutil
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from conftest import TINY_RECORDS, TinySet
 
 import aioload
 from aioload import ConfigError, Dataset, SampleError, ShardError
+from aioload.packing import export, find_source
+from aioload.shard.tfrecord import frame
 
 
 def test_it_tells_what_is_in_it(tiny_set: TinySet) -> None:
@@ -199,6 +202,46 @@ def test_a_file_is_no_set(tmp_path: Path) -> None:
 
     with pytest.raises(ShardError, match="neither a tar archive nor a TFRecord file"):
         len(Dataset(tmp_path / "file"))
+
+
+@pytest.mark.parametrize("name", ["tensorflow.tfrecord", "tensorflow.gzip.tfrecord"])
+def test_raw_records_come_from_a_set_that_nobody_has_asked_yet(tmp_path: Path, name: str) -> None:
+    """A set of one shard, also a compressed one, can be gone through before anything else was asked of it."""
+    shutil.copy(Path(__file__).parent / "fixtures" / "tfrecord" / name, tmp_path)
+    asked = Dataset(tmp_path / name)
+
+    found = [(number, bytes(raw)) for number, raw in Dataset(tmp_path / name).raw_records()]
+
+    assert found == [(number, asked.read_record(number)) for number in range(len(asked))]
+
+
+def test_damage_in_a_shard_of_others_says_where_it_lies(tmp_path: Path) -> None:
+    """Shard, record and byte are in the error, whoever cuts the record: a look, an export or a packer."""
+    path, records = tmp_path / "a.tfrecord", [frame(b"one"), frame(b"two"), bytearray(frame(b"three"))]
+    start = len(records[0]) + len(records[1])
+    records[2][12] ^= 1
+    path.write_bytes(b"".join(records))
+    dataset = Dataset(path)
+
+    for use in (
+        lambda: dataset[2],
+        lambda: export(dataset, tmp_path / "out"),
+        lambda: list(find_source([path]).items),
+    ):
+        with pytest.raises(ShardError, match=r"record 2 \(a\.tfrecord\): .* failed its checksum") as caught:
+            use()
+        assert (caught.value.shard, caught.value.record, caught.value.offset) == ("a.tfrecord", 2, start)
+
+
+def test_the_progress_of_an_index_never_goes_back(tmp_path: Path) -> None:
+    """A scanner may look at an earlier record once more; what was seen to is told once, and all of it."""
+    shutil.copy(Path(__file__).parent / "fixtures" / "tfrecord" / "tensorflow.tfrecord", tmp_path)
+    seen: list[int] = []
+
+    Dataset(tmp_path).make_index(bar=lambda what, total: nullcontext(seen.append))
+
+    assert min(seen) >= 0
+    assert sum(seen) == (tmp_path / "tensorflow.tfrecord").stat().st_size
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "index.aioi"])

@@ -11,6 +11,8 @@ import tarfile
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import scripts
 from hypothesis import given
@@ -717,6 +719,56 @@ def test_a_killed_process_is_an_error(tmp_path: Path) -> None:
         )
 
     assert not list(tmp_path.glob("set/*"))
+
+
+def test_rows_of_a_parquet_table_are_records(tmp_path: Path) -> None:
+    """Numbers, texts and lists of numbers keep their kinds, pictures are bytes, all else is JSON."""
+    columns = {
+        "label": [1, 2], "name": ["a", "b"], "box": [[[1.5]], [[2.5]]], "tags": [["x"], []],
+        "image": [{"bytes": picture(number), "path": None} for number in (1, 2)],
+    }  # fmt: skip
+    pq.write_table(pa.table(columns), tmp_path / "rows.parquet")
+
+    report, dataset = packed(find_source([tmp_path / "rows.parquet"]), tmp_path / "set")
+
+    assert report.records == 2
+    assert dataset.fields == {
+        "label": "int", "name": "str", "box": "ndarray", "tags": "json", "image": "image"
+    }  # fmt: skip
+    found = dataset[1]
+    assert (found["label"], found["name"], found["box"].tolist(), found["tags"]) == (2, "b", [[2.5]], [])
+    assert found["image"].shape == (12, 16, 3)
+
+
+def test_an_empty_cell_of_a_parquet_table_is_left_out_and_told(tmp_path: Path) -> None:
+    """With `skip_bad` the other rows are packed; without, it is an error that names the row."""
+    pq.write_table(pa.table({"label": [1, None, 3]}), tmp_path / "rows.parquet")
+
+    report, dataset = packed(find_source([tmp_path / "rows.parquet"]), tmp_path / "set", skip_bad=True)
+
+    assert [dataset[record]["label"] for record in range(2)] == [1, 3]
+    assert [bad.name for bad in report.unreadable] == [f"row 1 of {tmp_path / 'rows.parquet'}"]
+    with pytest.raises(SampleError, match=r"row 1 of .*'label' is empty"):
+        pack(find_source([tmp_path / "rows.parquet"]), tmp_path / "other")
+
+
+def test_any_number_of_parquet_tables_is_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables are opened one at a time: a process may not have as many files open as there are tables."""
+    for number in range(3):
+        pq.write_table(pa.table({"label": [number]}), tmp_path / f"{number}.parquet")
+    opened: list[pq.ParquetFile] = []
+    open_table = pq.ParquetFile
+
+    def open_alone(path: Path) -> pq.ParquetFile:
+        assert all(table.closed for table in opened)
+        opened.append(open_table(path))
+        return opened[-1]
+
+    monkeypatch.setattr(pq, "ParquetFile", open_alone)
+    _, dataset = packed(find_source([tmp_path / "{0..2}.parquet"]), tmp_path / "set")
+
+    assert [dataset[record]["label"] for record in range(3)] == [0, 1, 2]
+    assert all(table.closed for table in opened)
 
 
 @pytest.mark.parametrize("way", scripts.WAYS)

@@ -576,8 +576,8 @@ def _is_numeric(value: Any) -> bool:
 
 def _is_plain_tensor(value: Any) -> bool:
     """Tell tensors that are nothing but their bytes; subclasses carry more."""
-    torch = sys.modules.get("torch")
-    return torch is not None and type(value) is torch.Tensor and _is_dense(value)
+    tensor = getattr(sys.modules.get("torch"), "Tensor", None)  # another thread may be importing it just now
+    return tensor is not None and type(value) is tensor and _is_dense(value)
 
 
 def _is_dense(value: Any) -> bool:

@@ -19,6 +19,7 @@ __all__ = [
     "AsJson",
     "Quiet",
     "StorageOptions",
+    "bytes_bar",
     "count",
     "parse_size",
     "parse_storage_options",
@@ -146,6 +147,22 @@ def progress_bar(what: str, total: int, *, quiet: bool = False) -> Iterator[Call
     with bar:
         meter = _Meter(bar, bar.add_task(what, total=total, rate=""))
         yield meter.advance
+
+
+@contextmanager
+def bytes_bar(what: str, total: int, *, quiet: bool = False) -> Iterator[Callable[[int], None]]:
+    """Show a bar of work that costs what its bytes are.
+
+    Args:
+        what: is being done.
+        total: bytes of it.
+        quiet: show nothing.
+
+    Yields:
+        Takes the bytes of a thing done.
+    """
+    with progress_bar(what, total, quiet=quiet) as advance:
+        yield lambda num_bytes: advance(num_bytes, num_bytes)
 
 
 class _Meter:

@@ -15,11 +15,11 @@ from ._console import (
     AsJson,
     Quiet,
     StorageOptions,
+    bytes_bar,
     count,
     parse_size,
     parse_storage_options,
     print_json,
-    progress_bar,
     size,
 )
 
@@ -41,13 +41,8 @@ def export(
     """Write a set as WebDataset archives, its payloads byte for byte."""
     started = time.monotonic()
     dataset = Dataset(data, storage_options=parse_storage_options(storage_option))
-    with progress_bar("exporting", int(dataset.index.positions[-1]), quiet=quiet or as_json) as advance:
-        report = export_set(
-            dataset,
-            destination,
-            shard_bytes=shard_size,
-            progress=lambda num_bytes: advance(num_bytes, num_bytes),
-        )
+    with bytes_bar("exporting", int(dataset.index.positions[-1]), quiet=quiet or as_json) as advance:
+        report = export_set(dataset, destination, shard_bytes=shard_size, progress=advance)
     if as_json:
         print_json(asdict(report))
     elif not quiet:

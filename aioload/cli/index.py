@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from ..dataset import Dataset
 from ..errors import ConfigError
-from ..foreign import Progress
 from ._console import (
     AsJson,
     Quiet,
     StorageOptions,
+    bytes_bar,
     count,
     parse_storage_options,
     print_json,
-    progress_bar,
     size,
 )
 
@@ -41,13 +39,7 @@ def index(
     started = time.monotonic()
     options = parse_storage_options(storage_option)
     dataset = Dataset(sources[0] if len(sources) == 1 else sources, storage_options=options)
-
-    @contextmanager
-    def bar(what: str, total: int) -> Iterator[Progress]:
-        with progress_bar(what, total, quiet=quiet or as_json) as advance:
-            yield lambda num_bytes: advance(num_bytes, num_bytes)
-
-    contents = dataset.make_index(checksums=checksums, bar=bar)
+    contents = dataset.make_index(checksums=checksums, bar=partial(bytes_bar, quiet=quiet or as_json))
     if contents.kind == "aioload":
         raise ConfigError(f"{dataset.source} is a packed set, which has its index; nothing is to be done")
     found = contents.index

@@ -84,7 +84,7 @@ def _read(dataset: Dataset, number: int) -> _Record:
         )
 
     place = dataset.index.locate(np.array([number]))
-    key, payloads = dataset.format.split(memoryview(dataset.read_record(number)))
+    key, payloads = dataset.split_record(number, memoryview(dataset.read_record(number)))
     return _Record(
         number, dataset.index.shards[place.shard[0]], int(place.start[0]), int(place.stop[0]), key, payloads
     )

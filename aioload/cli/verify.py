@@ -23,10 +23,10 @@ from ._console import (
     AsJson,
     Quiet,
     StorageOptions,
+    bytes_bar,
     count,
     parse_storage_options,
     print_json,
-    progress_bar,
     short,
     size,
 )
@@ -51,8 +51,7 @@ def verify(
     if foreign is None:
         report = _verify_own(data, options, quiet=quiet or as_json)
     else:
-        report = _verify_foreign(foreign, quiet=quiet or as_json)
-        hint = None if foreign.index.sums is not None else UNPROTECTED.get(foreign.kind)
+        report, hint = _verify_foreign(foreign, quiet=quiet or as_json)
 
     if as_json:
         print_json({**asdict(report), "ok": report.ok, "unprotected": hint})
@@ -67,7 +66,8 @@ def verify(
 
 def _foreign(data: str, options: Mapping[str, Any] | None) -> Dataset | None:
     """Return a set that others have written; None where it is one of aioload's own, whole or not."""
-    if place_of(data).names is None and not ("://" not in data and Path(data).is_file()):
+    is_folder = place_of(data).names is None and ("://" in data or not Path(data).is_file())
+    if is_folder:
         with open_reader(data, options) as reader:
             if any(_is_there(reader, name) for name in (MANIFEST_NAME, INDEX_NAME, shard_name(0))):
                 return None
@@ -85,18 +85,20 @@ def _is_there(reader: Reader, name: str) -> bool:
 def _verify_own(data: str, options: Mapping[str, Any] | None, *, quiet: bool) -> VerifyReport:
     with open_reader(data, options) as reader:
         expected = _expected_bytes(reader)
-        with progress_bar("verifying", expected, quiet=quiet) as advance:
-            return verify_set(reader, progress=lambda num_bytes: advance(num_bytes, num_bytes))
+        with bytes_bar("verifying", expected, quiet=quiet) as advance:
+            return verify_set(reader, progress=advance)
 
 
-def _verify_foreign(dataset: Dataset, *, quiet: bool) -> VerifyReport:
+def _verify_foreign(dataset: Dataset, *, quiet: bool) -> tuple[VerifyReport, str | None]:
+    """Return what was found, and what could not be checked."""
     try:
-        expected = int(dataset.index.positions[-1])
+        index = dataset.index
     except ShardError as error:
         problem = Problem(str(error.shard), error.record, "file", error.offset, str(error))
-        return VerifyReport(0, 0, 0, (problem,))
-    with progress_bar("verifying", expected, quiet=quiet) as advance:
-        return dataset.check(lambda num_bytes: advance(num_bytes, num_bytes))
+        return VerifyReport(0, 0, 1, (problem,)), None
+    hint = None if index.sums is not None else UNPROTECTED.get(dataset.kind)
+    with bytes_bar("verifying", int(index.positions[-1]), quiet=quiet) as advance:
+        return dataset.check(advance), hint
 
 
 def _expected_bytes(reader: Reader) -> int:

@@ -10,7 +10,7 @@ from ..errors import SampleError
 
 __all__ = ["Bytes", "Json", "Number", "Str", "for_text"]
 
-_MOST_DIGITS = 400  # of a number that a float can hold
+_MOST_DIGITS = 400  # bytes of a number: more than a float needs, and what is read of longer ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +62,13 @@ class Number:
             SampleError: the bytes are no such number, or it takes more than 64 bits.
         """
         raw = bytes(data[:_MOST_DIGITS])
+        if b"_" in raw:
+            raise self._wrong(raw, "only Python takes underscores in numbers")
         try:
             value = int(raw) if self.kind == "int" else float(raw)
         except ValueError as error:
             raise self._wrong(raw, str(error)) from error
-        if len(data) > _MOST_DIGITS or b"_" in raw or (self.kind == "int" and not -(2**63) <= value < 2**63):
+        if len(data) > _MOST_DIGITS or (self.kind == "int" and not -(2**63) <= value < 2**63):
             raise self._wrong(raw, "it does not fit into 64 bits")
         return value
 

@@ -2,9 +2,10 @@
 
 from .build import Progress, pieces, read_piece
 from .check import UNPROTECTED, check_records
-from .contents import Contents, RecordFormat
+from .contents import Contents, damage_of
 from .opening import MDS_INDEX, Bar, Foreign, list_shards, no_bar, open_foreign
 from .place import Place, expand, place_of
+from .wids import Wids, parse_wids
 
 __all__ = [
     "MDS_INDEX",
@@ -14,12 +15,14 @@ __all__ = [
     "Foreign",
     "Place",
     "Progress",
-    "RecordFormat",
+    "Wids",
     "check_records",
+    "damage_of",
     "expand",
     "list_shards",
     "no_bar",
     "open_foreign",
+    "parse_wids",
     "pieces",
     "place_of",
     "read_piece",

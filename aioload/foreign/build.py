@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from ..storage import Storage
 
 __all__ = [
+    "ASKED_AT_ONCE",
     "PIECE_BYTES",
     "Progress",
-    "check_whole",
     "join",
     "look_at_all",
     "pieces",
@@ -38,15 +38,19 @@ __all__ = [
     "sum_records",
 ]
 
-AT_ONCE = 16  # shards; each holds a window of a few MiB
+ASKED_AT_ONCE = 64
+"""Shards of which little is asked: a size, or the first bytes."""
 PIECE_BYTES = 8 << 20
+"""What neighbouring records that are read at once have together; a larger record is read alone."""
+
+_SCANNED_AT_ONCE = 16  # shards; each holds a window of a few MiB
 
 Progress = Callable[[int], object]
 """Told of so many more bytes that have been seen to."""
 
 
-async def look_at_all(count: int, look: Callable[[int], Any], at_once: int = AT_ONCE) -> None:
-    """Call a coroutine function with each number below `count`, so many at a time."""
+async def look_at_all(count: int, look: Callable[[int], Any], at_once: int = _SCANNED_AT_ONCE) -> None:
+    """Call a coroutine function with each number below `count`, so many at a time; one error ends all."""
     numbers = iter(range(count))
 
     async def look_at_some() -> None:
@@ -76,36 +80,42 @@ async def scan_shards(
         sizes: theirs, in bytes.
         begin: returns the scanner of a shard, by its number.
         progress: told of bytes.
+
+    Raises:
+        ShardError: one is not of the scanner's format.
+        StorageError: the storage failed.
     """
-    found: list[Scanned | None] = [None] * len(names)
+    found: dict[int, Scanned] = {}
 
     async def look(number: int) -> None:
         found[number] = await _drive(begin(number), storage, names[number], sizes[number], progress)
 
     await look_at_all(len(names), look)
-    return [each for each in found if each is not None]
+    return [found[number] for number in range(len(names))]
 
 
 async def _drive(scanner: Scanner, storage: Storage, name: str, size: int, progress: Progress) -> Scanned:
+    """Return what a scanner finds in a shard; it may go back, but progress does not."""
     seen = 0
     data: memoryview | None = None
     while True:
-        wanted, scanned = await anyio.to_thread.run_sync(_step, scanner, data)
-        if scanned is not None:
+        step = await anyio.to_thread.run_sync(_step, scanner, data)
+        if isinstance(step, Scanned):
             progress(size - seen)
-            return scanned
-        start, stop = wanted
+            return step
+        start, stop = step
         data = memoryview(await read(storage, name, start, stop))
-        progress(stop - seen)
-        seen = stop
+        progress(max(stop - seen, 0))
+        seen = max(stop, seen)
 
 
-def _step(scanner: Scanner, data: memoryview | None) -> tuple[tuple[int, int], Scanned | None]:
+def _step(scanner: Scanner, data: memoryview | None) -> tuple[int, int] | Scanned:
     """Let a scanner go on; a StopIteration cannot cross from a thread into a coroutine."""
     try:
-        return (next(scanner) if data is None else scanner.send(data)), None
+        return next(scanner) if data is None else scanner.send(data)
     except StopIteration as end:
-        return (0, 0), end.value
+        found: Scanned = end.value
+        return found
 
 
 def join(names: Sequence[str], sizes: Sequence[int], scanned: Sequence[Scanned]) -> Index:
@@ -121,7 +131,6 @@ def join(names: Sequence[str], sizes: Sequence[int], scanned: Sequence[Scanned])
         for each, number in zip(scanned, first.tolist(), strict=False)
         if len(each.far)
     ]
-    described = next((each.fields for each in scanned if each.wholes), ())
     return Index(
         shards=tuple(names),
         shard_records=first,
@@ -129,44 +138,89 @@ def join(names: Sequence[str], sizes: Sequence[int], scanned: Sequence[Scanned])
         shard_data=np.array(starts, np.uint64),
         shard_bytes=np.array(sizes, np.uint64),
         positions=np.concatenate([np.zeros(1, np.uint64), *placed]),
-        fields=described,
+        fields=next((each.fields for each in scanned if each.wholes and each.fields), ()),
         far=np.concatenate(far).astype(np.int64) if far else None,
+        is_foreign=True,
     )
 
 
-async def check_whole(storage: Storage, name: str, hashes: Mapping[str, str]) -> None:
-    """Compare all bytes of a shard with the sums that its index has; it is read once more if they differ.
+async def sum_records(
+    storage: Storage,
+    index: Index,
+    hashes: Mapping[str, Mapping[str, str]] | None = None,
+    progress: Progress = int,
+) -> Index:
+    """Return the index with a CRC-32C of each record, for formats that have no sums of their own.
+
+    Args:
+        storage: where the shards are.
+        index: of them.
+        hashes: sums of whole shards, by name and algorithm, with which their bytes are compared meanwhile.
+        progress: told of bytes.
 
     Raises:
-        ShardError: they differ again.
+        ShardError: a shard has another sum than it should, and again when it is read once more.
     """
-    try:
-        await _hash(storage, name, hashes)
-    except ShardError:
-        await _hash(storage, name, hashes)
-
-
-async def _hash(storage: Storage, name: str, hashes: Mapping[str, str]) -> None:
-    sums = Sums(name, hashes)
-    size = await storage.size(name) if sums else 0
-    for start in range(0, size, PIECE_BYTES):
-        part = await read(storage, name, start, min(start + PIECE_BYTES, size))
-        await anyio.to_thread.run_sync(sums.add, part)
-    sums.check()
-
-
-async def sum_records(storage: Storage, index: Index, progress: Progress = int) -> Index:
-    """Return the index with a CRC-32C of each record, for formats that have no sums of their own."""
     sums = np.zeros(len(index), np.uint32)
     bounds = list(itertools.pairwise(index.shard_records.tolist()))
 
     async def look(number: int) -> None:
         first, stop = bounds[number]
+        expected = (hashes or {}).get(index.shards[number])
+        if expected:
+            try:
+                found = await _read_whole(storage, index, number, expected)
+            except ShardError:
+                found = await _read_whole(storage, index, number, expected)
+            if found is not None:
+                sums[first:stop] = found
+                progress(int(index.shard_starts[number + 1] - index.shard_starts[number]))
+                return
         for begin, end in pieces(index, first, stop):
             sums[begin:end] = await _sums(storage, index, number, begin, end, progress)
 
     await look_at_all(len(index.shards), look)
     return replace(index, sums=sums)
+
+
+async def _read_whole(
+    storage: Storage, index: Index, shard: int, hashes: Mapping[str, str]
+) -> npt.NDArray[np.uint32] | None:
+    """Compare all bytes of a shard with its sums; return its records', unless they lie criss-cross."""
+    whole = Sums(index.shards[shard], hashes)
+    records = _Passing(index, shard)
+    size = await storage.size(index.shards[shard]) if whole else 0
+    for start in range(0, size, PIECE_BYTES):
+        part = await read(storage, index.shards[shard], start, min(start + PIECE_BYTES, size))
+        await anyio.to_thread.run_sync(whole.add, part)
+        await anyio.to_thread.run_sync(records.add, part)
+    whole.check()
+    return records.sums if size and records.in_order else None
+
+
+class _Passing:
+    """Sums the records of a shard while its bytes pass, from the first to the last."""
+
+    def __init__(self, index: Index, shard: int) -> None:
+        first, stop = index.shard_records[shard : shard + 2].tolist()
+        located = index.locate(np.arange(first, stop, dtype=np.int64))
+        self._starts, self._stops = located.start.tolist(), located.stop.tolist()
+        self.in_order = all(high <= low for high, low in zip(self._stops, self._starts[1:], strict=False))
+        self.sums = np.zeros(stop - first, np.uint32)
+        self._record = self._place = 0
+
+    def add(self, part: bytes) -> None:
+        """Take the next bytes."""
+        view, place, stop = memoryview(part), self._place, self._place + len(part)
+        while self.in_order and self._record < len(self._starts) and self._starts[self._record] < stop:
+            low, high = self._starts[self._record], self._stops[self._record]
+            inside = view[max(low - place, 0) : min(high, stop) - place]
+            if inside:
+                self.sums[self._record] = crc32c(inside, value=int(self.sums[self._record]))
+            if high > stop:
+                break
+            self._record += 1
+        self._place = stop
 
 
 async def _sums(

@@ -1,7 +1,7 @@
 """Check: every record of a foreign set, as far as its format has sums.
 
-The shards are looked through anew, whatever the index says, and each record is cut into its fields, which
-compares all sums that are in it. What no sum protects is told, not passed over.
+Each record is read where the index has it, and cut into its fields, which compares all sums that are in it.
+What no sum protects is told, not passed over. What lies behind damage, to the end of a shard, is not read.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..errors import AioloadError
-from ..shard.check import Problem, VerifyReport
+from ..shard.check import MAX_PROBLEMS, Problem, VerifyReport
 from ..shard.format import crc32c
 from .build import Progress, pieces, read_piece
+from .contents import damage_of
 
 if TYPE_CHECKING:
     from ..storage import Storage
@@ -41,12 +42,21 @@ async def check_records(contents: Contents, storage: Storage, progress: Progress
     """
     index = contents.index
     problems: list[Problem] = []
+    omitted = 0
     for shard, name in enumerate(index.shards):
         first, stop = int(index.shard_records[shard]), int(index.shard_records[shard + 1])
+        why = damage_of(contents, shard)
+        stop -= why is not None
         for begin, end in pieces(index, first, stop):
-            problems += await _check_piece(contents, storage, name, begin, end)
+            found = await _check_piece(contents, storage, name, begin, end)
+            room = max(MAX_PROBLEMS - len(problems), 0)
+            problems += found[:room]
+            omitted += len(found[room:])
             progress(int(index.positions[end] - index.positions[begin]))
-    return VerifyReport(len(index), int(index.positions[-1]), len(index.shards), tuple(problems))
+        if why is not None:
+            problems.append(Problem(name, why.record, "records", why.offset, str(why)))
+            progress(int(index.positions[stop + 1] - index.positions[stop]))
+    return VerifyReport(len(index), int(index.positions[-1]), len(index.shards), tuple(problems), omitted)
 
 
 async def _check_piece(

@@ -6,13 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from ..errors import ShardError
 from ..shard.format import RecordFormat
-from ..storage.unpacking import Packed
+from ..storage import Packed
 
 if TYPE_CHECKING:
     from ..shard.index import Index
 
-__all__ = ["Contents", "RecordFormat"]
+__all__ = ["Contents", "damage_of"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,5 +36,21 @@ class Contents:
     """What the writer was told to keep."""
     packed: Mapping[str, Packed] = field(default_factory=dict)
     """What is known of shards that are compressed as a whole, by name."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Of each file as it is stored, what tells its content from another; none where the index does."""
     damage: tuple[str | None, ...] = ()
     """Of each shard, why its last record cannot be read; None: all can."""
+
+
+def damage_of(contents: Contents, shard: int) -> ShardError | None:
+    """Return why the last record of a shard, which is all of its rest, cannot be read; None: it can."""
+    why = contents.damage[shard] if contents.damage else None
+    if why is None:
+        return None
+    index = contents.index
+    record = int(index.shard_records[shard + 1]) - 1
+    start = int(index.locate(np.array([record], np.int64)).start[0])
+    name = index.shards[shard]
+    return ShardError(
+        f"{name} cannot be read from record {record} on: {why}", shard=name, record=record, offset=start
+    )

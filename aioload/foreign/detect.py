@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import bz2
-import struct
 import zlib
 
 from ..errors import ConfigError, ShardError
-from ..shard.format import SHARD_HEADER, crc32c
+from ..shard.format import SHARD_HEADER
+from ..shard.tarheader import BLOCK
+from ..shard.tfrecord import begins_record
 
 __all__ = ["HEAD_BYTES", "Told", "tell"]
 
@@ -17,8 +18,6 @@ HEAD_BYTES = 4096
 Told = tuple[str, str | None]
 """The format, `tar` or `tfrecord`, and how the file is compressed as a whole."""
 
-_BLOCK = 512
-_MASK = 0xA282EAD8
 _COMPRESSED = {
     b"\x1f\x8b": "gzip",
     b"BZh": "bzip2",
@@ -26,6 +25,7 @@ _COMPRESSED = {
     b"\xfd7zXZ\x00": "xz",
     b"\x04\x22\x4d\x18": "lz4",
 }
+_PACKED_HERE = ("gzip", "bzip2")  # what `aioload pack` unpacks of archives
 _ELSEWHERE = {
     b"PAR1": "a Parquet file: pack it with `aioload pack` (extra: torch-aioload[parquet])",
     b"PK\x03\x04": "a zip archive: unpack it, or store its files in a tar",
@@ -46,15 +46,15 @@ def tell(head: bytes, name: str) -> Told:
     """
     if not head:
         return ("tfrecord" if ".tfrec" in name.lower() else "tar"), None
+    plain = _format_of(head)  # first: the length of a record, or a member's name, may look like any magic
+    if plain is not None:
+        return plain, None
     for magic, what in _ELSEWHERE.items():
         if head.startswith(magic):
             raise _unknown(name, f"is {what}")
     codec = _codec_of(head)
     if codec is None:
-        found = _format_of(head)
-        if found is None:
-            raise _unknown(name, "is neither a tar archive nor a TFRecord file")
-        return found, None
+        raise _unknown(name, "is neither a tar archive nor a TFRecord file, or damaged at its very beginning")
     inner = _inflated(head, codec)
     found = _format_of(inner) if inner else None
     if found is None:
@@ -76,40 +76,31 @@ def _codec_of(head: bytes) -> str | None:
     is_zlib = (
         len(head) >= 2 and head[0] & 0x0F == 8 and head[0] >> 4 <= 7 and not (head[0] << 8 | head[1]) % 31
     )
-    return "zlib" if is_zlib and _format_of(head) is None else None
+    return "zlib" if is_zlib else None
 
 
 def _inflated(head: bytes, codec: str) -> bytes:
     """Return as much of the beginning as can be had without other packages."""
     try:
         if codec in ("gzip", "zlib"):
-            return zlib.decompressobj(wbits=47).decompress(head, _BLOCK)
+            return zlib.decompressobj(wbits=47).decompress(head, BLOCK)
         if codec == "bzip2":
-            return bz2.BZ2Decompressor().decompress(head, _BLOCK)
+            return bz2.BZ2Decompressor().decompress(head, BLOCK)
     except (zlib.error, OSError):
         pass
     return b""
 
 
 def _format_of(head: bytes) -> str | None:
-    if _is_tfrecord(head):
+    if begins_record(head):
         return "tfrecord"
     return "tar" if _is_tar(head) else None
 
 
-def _is_tfrecord(head: bytes) -> bool:
-    """Tell whether a length with the right sum stands there."""
-    if len(head) < 12:
-        return False
-    value = crc32c(head[:8])
-    masked = ((value >> 15 | value << 17) + _MASK) & 0xFFFFFFFF
-    return masked == int(struct.unpack_from("<I", head, 8)[0])
-
-
 def _is_tar(head: bytes) -> bool:
     """Tell whether a header with the right sum stands there, or the end mark of an empty archive."""
-    block = head[:_BLOCK]
-    if len(block) < _BLOCK:
+    block = head[:BLOCK]
+    if len(block) < BLOCK:
         return False
     if not any(block):
         return True
@@ -128,9 +119,11 @@ def _unknown(name: str, what: str) -> ShardError:
 
 def refuse_compressed_tar(name: str, codec: str) -> ConfigError:
     """Make the error of an archive that can only be read from front to back."""
+    pack = (
+        f"Pack it once with `aioload pack {name} OUT`, or unpack it" if codec in _PACKED_HERE else "Unpack it"
+    )
     return ConfigError(
         f"{name} is a tar archive compressed as a whole ({codec}): nothing in it can be reached without "
-        "unpacking all before it, so it can be neither shuffled nor resumed. Pack it once with "
-        f"`aioload pack {name} OUT`, or unpack it and give the plain .tar",
+        f"unpacking all before it, so it can be neither shuffled nor resumed. {pack} and give the plain .tar",
         shard=name,
     )

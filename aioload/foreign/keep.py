@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import logging
 import os
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,23 +25,27 @@ _log = logging.getLogger("aioload.index")
 _DEADLINE = 6 * 3600.0  # seconds: indexing terabytes over a network takes hours
 _POLL = 0.1
 _SAY_AFTER = 5.0
+_LEFT_BEHIND = 24 * 3600.0
 
 
 class Kept:
     """Places where the index of one set may lie: beside the data, and in the user's cache folder.
 
-    Every method blocks.
+    What lies beside the data is named by the shards alone: a folder that is mounted elsewhere, or moved, has
+    its index still. Every method blocks.
 
     Args:
-        label: what the set is called: root and names, without secrets.
+        label: what messages call the set.
+        root: what tells its folder from all others, without secrets.
+        names: of its shards.
         folder: of the data, where it is on this machine.
     """
 
-    def __init__(self, label: str, folder: Path | None) -> None:
-        name = hashlib.blake2b(label.encode(), digest_size=8).hexdigest()
-        self._beside = None if folder is None else folder / f".aioload-{name}.index"
-        self._cached = default_cache_folder() / "indexes" / f"{name}.index"
+    def __init__(self, label: str, root: str, names: Sequence[str], folder: Path | None) -> None:
+        self._beside = None if folder is None else folder / f".aioload-{_digest(names)}.index"
+        self._cached = default_cache_folder() / "indexes" / f"{_digest([root, *names])}.index"
         self._label = label
+        self._warned: set[Path] = set()
 
     def load(self, key: str) -> Sidecar | None:
         """Return the index that is kept, if it is whole and made of the very same files."""
@@ -50,7 +55,9 @@ class Kept:
             except FileNotFoundError:
                 continue
             except (OSError, ShardError) as error:
-                _log.warning("the index %s cannot be used and is made anew: %s", path, error)
+                if path not in self._warned:
+                    _log.warning("the index %s cannot be used and is made anew: %s", path, error)
+                self._warned.add(path)
                 continue
             if found.key == key:
                 return found
@@ -81,20 +88,20 @@ class Kept:
         Raises:
             StorageError: another process has been at it for hours.
         """
-        try:
-            self._cached.parent.mkdir(parents=True, exist_ok=True)
-            lock = ByteLock(self._cached.with_suffix(".lock"))
-        except OSError:
-            yield  # nowhere to wait for each other: then each makes it
-            return
-        with contextlib.closing(lock):
-            self._wait(lock)
+        with contextlib.ExitStack() as held:
+            try:
+                self._cached.parent.mkdir(parents=True, exist_ok=True)
+                lock = held.enter_context(contextlib.closing(ByteLock(self._cached.with_suffix(".lock"))))
+            except OSError:
+                pass  # nowhere to wait for each other: then each makes it
+            else:
+                self._wait(lock)
             yield
 
     def _wait(self, lock: ByteLock) -> None:
         began = time.monotonic()
         said = False
-        while not lock.take(0):
+        while not _taken(lock):
             waited = time.monotonic() - began
             if waited > _DEADLINE:
                 raise StorageError(
@@ -110,9 +117,24 @@ class Kept:
         return [self._cached] if self._beside is None else [self._beside, self._cached]
 
 
+def _digest(texts: Sequence[str]) -> str:
+    return hashlib.blake2b(json.dumps(list(texts)).encode(), digest_size=8).hexdigest()
+
+
+def _taken(lock: ByteLock) -> bool:
+    try:
+        return lock.take(0)
+    except OSError:  # a file system without locks: at worst the index is made twice
+        return True
+
+
 def _write(path: Path, data: bytes) -> None:
     """Write a file that is there whole, or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    for old in path.parent.glob(f"{path.name}.*.tmp"):  # of processes that were killed, here or elsewhere
+        with contextlib.suppress(OSError):
+            if time.time() - old.stat().st_mtime > _LEFT_BEHIND:
+                old.unlink()
     draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         with draft.open("wb") as file:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ..errors import ConfigError, ShardError
 from ..shard import tar, tfrecord
-from ..shard.kinds import Fields
+from ..shard.kinds import KEY_NAME, Fields, check_fields
 from ..shard.mds import scan as scan_mds
 from ..shard.mdsindex import MdsFile, MdsIndex
-from ..storage import read
-from ..storage.unpacking import Packed
-from .build import look_at_all
+from ..storage import Packed, read
+from .build import ASKED_AT_ONCE, look_at_all
 from .contents import Contents
 from .detect import HEAD_BYTES, refuse_compressed_tar, tell
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Shards", "contents_of", "mds_shards", "tell_shards"]
 
-_ASKED_AT_ONCE = 64
+_log = logging.getLogger("aioload.index")
 
 Wanted = Mapping[str, str] | None
 """Fields that the user asks for, with their kinds; None: those that are there."""
@@ -60,8 +60,8 @@ async def tell_shards(storage: Storage, names: tuple[str, ...], sizes: list[int]
         head = await read(storage, names[number], 0, min(HEAD_BYTES, sizes[number]))
         told[number] = tell(head, names[number])
 
-    await look_at_all(len(names), look, _ASKED_AT_ONCE)
-    kinds = dict(zip((kind for kind, _ in told), names, strict=True))
+    await look_at_all(len(names), look, ASKED_AT_ONCE)
+    kinds = {kind: name for (kind, _), name, size in zip(told, names, sizes, strict=True) if size}
     if len(kinds) > 1:
         one, other = list(kinds.items())[:2]
         raise ShardError(
@@ -69,7 +69,7 @@ async def tell_shards(storage: Storage, names: tuple[str, ...], sizes: list[int]
             "of each",
             shard=other[1],
         )
-    kind = next(iter(kinds))
+    kind = next(iter(kinds), told[0][0])  # empty files are of any
     packed = {name: Packed(codec) for name, (_, codec) in zip(names, told, strict=True) if codec is not None}
     if kind == "tar" and packed:
         name, how = next(iter(packed.items()))
@@ -115,18 +115,32 @@ def contents_of(
     Raises:
         ConfigError: a field is wanted that there is not, or a kind that the format cannot give.
     """
-    cut = _record_format(sidecar, wanted, mds)
+    cut = _record_format(_without_key(sidecar), wanted, mds)
     fields, encodings = dict(cut.fields), dict(cut.encodings)
+    fields.pop(KEY_NAME, None)  # of an MDS folder
     if mds is not None and wanted is not None:
         fields, encodings = _chosen(cut, wanted)
     index = replace(sidecar.index, fields=tuple(fields.items()))
     return Contents(sidecar.format, cut, fields, encodings, index, packed=packed, damage=sidecar.damage)
 
 
+def _without_key(sidecar: Sidecar) -> Sidecar:
+    """Leave out a field whose name samples have for the record's key."""
+    if KEY_NAME not in dict(sidecar.index.fields):
+        return sidecar
+    _log.warning("the field %s is left out: samples have the record's key under that name", KEY_NAME)
+    facts = dict(sidecar.facts)
+    if "encodings" in facts:
+        facts["encodings"] = {name: how for name, how in facts["encodings"].items() if name != KEY_NAME}
+    fields = tuple(pair for pair in sidecar.index.fields if pair[0] != KEY_NAME)
+    return replace(sidecar, index=replace(sidecar.index, fields=fields), facts=facts)
+
+
 def _record_format(sidecar: Sidecar, wanted: Wanted, mds: MdsIndex | None) -> RecordFormat:
     if mds is not None:
         return mds.record_format()
     if sidecar.format == "tar":
+        check_fields(wanted or {"any": "bytes"})
         return tar.TarFormat(sidecar.index.fields if wanted is None else tuple(wanted.items()))
     whole = tfrecord.TFRecordFormat(sidecar.index.fields, **sidecar.facts)
     if wanted is None:

@@ -9,19 +9,18 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from ..errors import ConfigError, ShardError
 from ..shard.format import MANIFEST_NAME
 from ..shard.mdsindex import MdsIndex, parse_mds_index
 from ..shard.sidecar import Sidecar
-from ..storage import close, listing
-from ..storage.unpacking import Packed
-from .build import Progress, check_whole, join, look_at_all, scan_shards, sum_records
+from ..storage import Packed, close, listing
+from .build import ASKED_AT_ONCE, Progress, join, look_at_all, scan_shards, sum_records
 from .contents import Contents
 from .keep import Kept
 from .kinds import Shards, contents_of, mds_shards, tell_shards
@@ -35,7 +34,6 @@ _log = logging.getLogger("aioload.index")
 
 MDS_INDEX = "index.json"
 
-_ASKED_AT_ONCE = 64
 _SUFFIXES = (".tar", ".tfrecord", ".tfrecords", ".tfrec")
 _PACKED_SUFFIXES = (".gz", ".zst", ".zlib", ".z", ".bz2", ".xz", ".lz4")
 
@@ -59,6 +57,8 @@ class Foreign:
     """Shards, relative to the storage."""
     label: str
     """What messages call the set; nothing secret is in it."""
+    root: str | None
+    """What tells its folder from all others, without secrets; None: nothing does in another process."""
     folder: Path | None = None
     """The storage's folder, where it is on this machine."""
     fields: Mapping[str, str] | None = None
@@ -89,14 +89,13 @@ async def open_foreign(
         NotFoundError: a shard is not there.
         ConfigError: a shard can only be read from front to back.
     """
-    mds = None if foreign.mds is None else parse_mds_index(foreign.mds, f"{foreign.label}/{MDS_INDEX}")
-    if mds is None:
-        versions = await look_up(storage, foreign.names)
-        sizes = [size for size, _ in versions]
-        key = _key([*zip(foreign.names, versions, strict=True)])
-    else:
-        mds = _as_it_lies(mds, foreign.folder)
-        key = _key([*mds_shards(mds).names, hashlib.sha256(foreign.mds or b"").hexdigest()])
+    mds, names = None, foreign.names
+    if foreign.mds is not None:
+        mds = _as_it_lies(parse_mds_index(foreign.mds, f"{foreign.label}/{MDS_INDEX}"), foreign.folder)
+        names = tuple(_stored(mds))
+    versions = await look_up(storage, names)
+    sizes = [size for size, _ in versions]
+    key = _key([hashlib.sha256(foreign.mds or b"").hexdigest(), *zip(names, versions, strict=True)])
 
     async def make(known: Sidecar | None) -> Sidecar:
         shards = await tell_shards(storage, foreign.names, sizes) if mds is None else mds_shards(mds)
@@ -107,19 +106,36 @@ async def open_foreign(
             if source is not storage:
                 await close(source)
 
-    kept = Kept(f"{foreign.label} {json.dumps(foreign.names)}", foreign.folder)
-    sidecar = kept.load(key)
-    if sidecar is None or (checksums and sidecar.index.sums is None):
-        with kept.alone():
-            sidecar = kept.load(key)
-            if sidecar is None or (checksums and sidecar.index.sums is None):
-                sidecar = replace(await make(sidecar), key=key)
-                kept.save(sidecar)
+    if foreign.root is None:
+        sidecar = replace(await make(None), key=key)
+    else:
+        sidecar = await _kept(Kept(foreign.label, foreign.root, names, foreign.folder), key, make, checksums)
     _warn_of_damage(sidecar)
     facts = dict(sidecar.facts)
     codecs = {name: Packed(codec) for name, codec in facts.pop("codecs", {}).items()}
     packed = codecs if mds is None else mds_shards(mds).packed
-    return contents_of(replace(sidecar, facts=facts), packed, foreign.fields, mds)
+    told = {name: f"{size} {version}" for name, (size, version) in zip(names, versions, strict=True)}
+    return replace(contents_of(replace(sidecar, facts=facts), packed, foreign.fields, mds), versions=told)
+
+
+async def _kept(
+    kept: Kept, key: str, make: Callable[[Sidecar | None], Awaitable[Sidecar]], checksums: bool
+) -> Sidecar:
+    """Return the index that is kept, or make it while others wait."""
+
+    def is_enough(found: Sidecar | None) -> TypeGuard[Sidecar]:
+        return found is not None and not (checksums and found.index.sums is None)
+
+    found = kept.load(key)
+    if is_enough(found):
+        return found
+    with kept.alone():
+        found = kept.load(key)
+        if is_enough(found):
+            return found
+        made = replace(await make(found), key=key)
+        kept.save(made)
+        return made
 
 
 async def look_up(storage: Storage, names: Sequence[str]) -> list[Version]:
@@ -131,7 +147,7 @@ async def look_up(storage: Storage, names: Sequence[str]) -> list[Version]:
         size = await storage.size(names[number])
         found[number] = size, None if version is None else await version(names[number])
 
-    await look_at_all(len(names), look, _ASKED_AT_ONCE)
+    await look_at_all(len(names), look, ASKED_AT_ONCE)
     return found
 
 
@@ -172,6 +188,12 @@ def _is_shard(name: str) -> bool:
     return bare.endswith((*_SUFFIXES, ".tgz")) or ".tfrecord-" in bare
 
 
+def _stored(mds: MdsIndex) -> Iterator[str]:
+    """Yield the name under which each shard is stored."""
+    for shard in mds.shards:
+        yield shard.raw.name if shard.packed is None else shard.packed.name
+
+
 def _as_it_lies(mds: MdsIndex, folder: Path | None) -> MdsIndex:
     """Take a shard as it is where its folder has it unpacked already, as after a run that streamed it."""
     if folder is None:
@@ -210,9 +232,7 @@ async def _build(
     if checksums:
         total = int(known.index.positions[-1])
         with foreign.bar(f"summing {foreign.label}", total) as progress:
-            for name, hashes in shards.hashes.items():
-                await check_whole(storage, name, hashes)
-            known = replace(known, index=await sum_records(storage, known.index, progress))
+            known = replace(known, index=await sum_records(storage, known.index, shards.hashes, progress))
     return known
 
 

@@ -11,15 +11,17 @@ import posixpath
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 from ..errors import ConfigError
 
-__all__ = ["Place", "expand", "place_of"]
+__all__ = ["Place", "expand", "origin_of", "place_of"]
 
-_RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
+_RANGE = re.compile(r"\{(\d{1,18})\.\.(\d{1,18})\}")  # of longer numbers Python makes none
 _MOST_NAMES = 1_000_000  # of a pattern: a mistake in it must not fill the memory
 _FILE = re.compile(
-    r"\.(tar|tfrecords?|tfrec)(\.(gz|zst|zlib|z))?(\.\d+)?$|\.tgz$|-\d+-of-\d+$", re.IGNORECASE
+    r"\.(tar|tfrecords?|tfrec)(\.(gz|zst|zlib|z|bz2|xz|lz4))?(\.\d+)?$|\.(tgz|json)$|-\d+-of-\d+$",
+    re.IGNORECASE,
 )
 
 
@@ -45,7 +47,8 @@ def place_of(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) 
     single local path is, only the disk can tell: it is returned as a root.
 
     Raises:
-        ConfigError: an empty list, a name that comes twice, or files that do not lie under one root.
+        ConfigError: an empty list, a name that comes twice, files that do not lie under one root, or no texts
+            and paths at all.
     """
     if isinstance(source, (str, os.PathLike)):
         text = os.fspath(source)
@@ -53,7 +56,11 @@ def place_of(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) 
         if names == [text] and not ("://" in text and _FILE.search(_path_of(text))):
             return Place(text)
         return _common(names)
-    names = [name for each in source for name in expand(os.fspath(each))]
+    try:
+        texts = [os.fspath(each) for each in source]
+        names = [name for text in texts for name in expand(text)]
+    except TypeError as error:
+        raise ConfigError(f"a source is a path, an address or a list of such, got {source!r}") from error
     if not names:
         raise ConfigError("an empty list names no shard; give at least one")
     return _common(names)
@@ -63,20 +70,28 @@ def expand(pattern: str) -> list[str]:
     """Return the names that a pattern like `train-{000..009}.tar` stands for; others stand for themselves.
 
     Raises:
-        ConfigError: it stands for more than a million.
+        ConfigError: it stands for more than a million, or for none.
     """
     names = [""]
     end = 0
     for match in _RANGE.finditer(pattern):
         first, last = match.groups()
         width = len(first) if first.startswith("0") or len(first) == len(last) else 0
-        count = max(int(last) - int(first) + 1, 0)
+        count = int(last) - int(first) + 1
+        if count < 1:
+            raise ConfigError(f"the pattern {pattern!r} counts down: write the smaller number first")
         if count * len(names) > _MOST_NAMES:
             raise ConfigError(f"the pattern {pattern!r} stands for more than {_MOST_NAMES:,} names")
         numbers = [f"{number:0{width}}" for number in range(int(first), int(last) + 1)]
         names = [name + pattern[end : match.start()] + number for name in names for number in numbers]
         end = match.end()
     return [name + pattern[end:] for name in names]
+
+
+def origin_of(url: str) -> str:
+    """Return scheme and host of an address, without user and password."""
+    scheme, _, host = _origin(url)[0].partition("://")
+    return f"{scheme}://{host.rpartition('@')[2]}".lower()
 
 
 def _common(files: Sequence[str]) -> Place:
@@ -106,7 +121,10 @@ def _common_address(files: Sequence[str]) -> Place:
     origin, query = origins.pop()
     paths = [_path_of(file) for file in files]
     root = _common_parent(paths)
-    return Place(f"{origin}/{root}{query}", tuple(path[len(root) :].lstrip("/") for path in paths))
+    names = [path[len(root) :].lstrip("/") for path in paths]
+    if origin.lower().startswith(("http://", "https://")):
+        names = [unquote(name) for name in names]  # storages quote names of files themselves
+    return Place(f"{origin}/{root}{query}", tuple(names))
 
 
 def _common_parent(paths: Iterable[str]) -> str:

@@ -2,17 +2,19 @@
 
 A member is named `<key>.<field>`, with a suffix that tells the field's kind where the field's name does not:
 `0001.jpg` of a field `jpg`, `0001.image.jpg` of a field `image`. Keys come from data, so they are made safe:
-no name leads out of the folder that somebody unpacks the archive into.
+no name leads out of the folder that somebody unpacks the archive into. Within an archive no key and no field
+comes twice.
 """
 
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import os
 import re
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Container, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from ..dataset import Dataset
-from ..errors import ConfigError, StorageError
-from ..shard.kinds import kind_of
+from ..errors import ConfigError, SampleError, StorageError
+from ..shard.kinds import NUMERIC_KINDS, kind_of
 
 __all__ = ["ExportReport", "export"]
 
@@ -34,7 +36,10 @@ _MAGIC = (
     (b"\xff\xd8\xff", "jpg"), (b"\x89PNG", "png"), (b"GIF8", "gif"), (b"BM", "bmp"), (b"II*\0", "tif"),
     (b"MM\0*", "tif"), (b"fLaC", "flac"), (b"OggS", "ogg"), (b"ID3", "mp3"), (b"\xff\xfb", "mp3"),
 )  # fmt: skip
-_UNSAFE = re.compile(r"[^\w\-+=,@ /]", re.ASCII)
+_UNSAFE = re.compile(r'[\\:*?"<>|]')  # some system takes them for more than a letter
+_MOST_NAME_BYTES = 200  # of a part of a path: with a suffix, no file system takes much more than that
+_MOST_KEY_BYTES = 1000
+_MOST_FIELD_LETTERS = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,7 @@ def export(
     Raises:
         ConfigError: the folder holds archives.
         ShardError: a record is damaged.
+        SampleError: a value cannot be decoded, or is none that a file can hold.
         StorageError: the disk failed.
     """
     place = Path(folder)
@@ -76,7 +82,7 @@ def export(
         place.mkdir(parents=True, exist_ok=True)
         with closing(_Shards(place, shard_bytes)) as shards:
             for number, raw in dataset.raw_records():
-                shards.add(_members(dataset, number, raw))
+                shards.add(number, *_members(dataset, number, raw))
                 progress(len(raw))
             return shards.finish()
     except OSError as error:
@@ -85,29 +91,62 @@ def export(
         raise StorageError(f"{place} cannot be written to: {error.strerror or error}") from error
 
 
-def _members(dataset: Dataset, number: int, raw: memoryview) -> list[tuple[str, bytes]]:
-    """Return name and bytes of each file of a sample."""
-    key, payloads = dataset.format.split(raw)
-    stem = safe_key(key, number)
-    members = []
+def _members(dataset: Dataset, number: int, raw: memoryview) -> tuple[str, dict[str, bytes]]:
+    """Return the sample's key, and name and bytes of each of its files."""
+    key, payloads = dataset.split_record(number, raw)
+    members: dict[str, bytes] = {}
     for field, kind in dataset.fields.items():
         data = bytes(payloads[field])
-        if field in dataset.encodings or (dataset.kind == "aioload" and kind in ("int", "float")):
-            data = _rendered(kind, dataset.decoders[field](payloads[field]))
-        members.append((f"{stem}.{_member_field(field, kind, data)}", data))
-    return members
+        if _is_value(dataset, field, kind):
+            kind, data = _rendered(field, kind, _decoded(dataset, number, field, payloads[field]))
+        members[_unused(_member_field(field, kind, data), members)] = data
+    return safe_key(key, number), members
+
+
+def _decoded(dataset: Dataset, number: int, field: str, payload: memoryview) -> Any:
+    try:
+        return dataset.decoders[field](payload)
+    except SampleError as error:
+        raise SampleError(
+            f"record {number} of {dataset.source}: the field {field!r} cannot be decoded: {error}",
+            record=number,
+            field=field,
+        ) from error
+
+
+def _is_value(dataset: Dataset, field: str, kind: str) -> bool:
+    """Tell whether a field's bytes are not those that a file of its kind has."""
+    encoding = dataset.encodings.get(field)
+    if encoding is None:
+        return dataset.kind != "tar" and kind in NUMERIC_KINDS
+    return not encoding.startswith("text:")
 
 
 def safe_key(key: str | None, number: int) -> str:
     """Return a key that is a name within a folder; other keys, and none, become the record's number."""
-    text = f"{number:09}" if key is None else key
-    parts = text.split("/")
-    sound = all(part not in ("", ".", "..") and "." not in part for part in parts)
-    return text if sound and not _UNSAFE.search(text) else f"{number:09}"
+    return key if key is not None and _is_safe(key) else f"{number:09}"
+
+
+def _is_safe(key: str) -> bool:
+    parts = key.split("/")
+    if not key.isprintable() or _UNSAFE.search(key) or len(key.encode()) > _MOST_KEY_BYTES:
+        return False
+    if any(part in ("", ".", "..") or len(part.encode()) > _MOST_NAME_BYTES for part in parts):
+        return False
+    return "." not in parts[-1]  # what follows a dot there would become part of the field
+
+
+def _unused(name: str, names: Container[str]) -> str:
+    """Return a name, with a number before it where another has it."""
+    found, numbers = name, itertools.count(2)
+    while found in names:
+        found = f"{next(numbers)}.{name}"
+    return found
 
 
 def _member_field(field: str, kind: str, data: bytes) -> str:
     name = re.sub(r"[^a-z0-9_.-]", "_", field.lower()).strip(".") or "field"
+    name = name[-_MOST_FIELD_LETTERS:].strip(".")
     if kind_of(name) == kind:
         return name
     suffix = next((suffix for magic, suffix in _MAGIC if data.startswith(magic)), _SUFFIXES[kind])
@@ -116,19 +155,30 @@ def _member_field(field: str, kind: str, data: bytes) -> str:
     return f"{name}.{suffix if kind in ('image', 'audio') else _SUFFIXES[kind]}"
 
 
-def _rendered(kind: str, value: Any) -> bytes:
-    """Return the file of a value that is not stored as one."""
+def _rendered(field: str, kind: str, value: Any) -> tuple[str, bytes]:
+    """Return kind and bytes of the file of a value that is not stored as one.
+
+    Raises:
+        SampleError: no one file holds such a value.
+    """
     if isinstance(value, np.ndarray):
         out = io.BytesIO()
         np.lib.format.write_array(out, value, allow_pickle=False)
-        return out.getvalue()
+        return "ndarray", out.getvalue()
     if isinstance(value, bytes):
-        return value
+        return kind, value
     if kind == "str":
-        return str(value).encode()
-    if kind in ("int", "float"):
-        return repr(value.item() if isinstance(value, np.generic) else value).encode()
-    return json.dumps(value, ensure_ascii=False).encode()
+        return kind, str(value).encode()
+    if kind in NUMERIC_KINDS:
+        return kind, repr(value.item() if isinstance(value, np.generic) else value).encode()
+    if isinstance(value, list):
+        raise SampleError(
+            f"the field {field!r} holds a list, for which archives have no file; ask for other fields with "
+            "fields=",
+            category="unsupported",
+            field=field,
+        )
+    return kind, json.dumps(value, ensure_ascii=False).encode()
 
 
 class _Shards:
@@ -139,16 +189,21 @@ class _Shards:
         self._shard_bytes = shard_bytes
         self._archive: tarfile.TarFile | None = None
         self._names: list[str] = []
+        self._keys: set[str] = set()  # of the archive that is under way
         self._records = self._bytes = 0
 
-    def add(self, members: list[tuple[str, bytes]]) -> None:
-        cost = sum(_cost(data) for _, data in members)
+    def add(self, number: int, key: str, members: Mapping[str, bytes]) -> None:
+        cost = sum(map(_cost, members.values()))
         if self._archive is not None and self._archive.offset + cost > self._shard_bytes:
             self._end()
         if self._archive is None:
             self._archive = tarfile.open(self._draft, "w", format=tarfile.PAX_FORMAT)  # noqa: SIM115
-        for name, data in members:
-            info = tarfile.TarInfo(name)
+        stem, marks = key, itertools.chain([f"{number:09}"], itertools.count())
+        while key in self._keys:  # of shards that were apart, say
+            key = f"{stem}-{next(marks)}"
+        self._keys.add(key)
+        for name, data in members.items():
+            info = tarfile.TarInfo(f"{key}.{name}")
             info.size = len(data)
             self._archive.addfile(info, io.BytesIO(data))
         self._records += 1
@@ -172,6 +227,7 @@ class _Shards:
             return
         self._archive.close()
         self._archive = None
+        self._keys.clear()
         draft = self._draft
         self._bytes += draft.stat().st_size
         draft.replace(draft.with_suffix(""))

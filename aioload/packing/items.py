@@ -37,8 +37,8 @@ class Source:
     """One of `SOURCE_KINDS`."""
     fields: dict[str, str]
     """Names and kinds of the fields."""
-    items: Iterable[Item]
-    """The records, in the order in which they are packed."""
+    items: Iterable[Item | Unreadable]
+    """The records, in the order in which they are packed; what is known to be bad stands in its place."""
     cost: int
     """Sum over all items: how many there are, or their bytes where only those are known ahead."""
     metadata: dict[str, Any] = field(default_factory=dict)

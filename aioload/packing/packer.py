@@ -127,7 +127,7 @@ def _check(recipe: Recipe, num_workers: int | None) -> Recipe:
 
 
 def _prepare_all(
-    items: Iterable[Item], recipe: Recipe, num_workers: int | None
+    items: Iterable[Item | Unreadable], recipe: Recipe, num_workers: int | None
 ) -> Generator[Prepared | Unreadable, None, None]:
     """Yield what became of each item, in order."""
     workers = num_workers or usable_cpus()

@@ -6,23 +6,26 @@ Numbers, texts and binary columns keep their kinds, lists of numbers become arra
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import ConfigError, SampleError, ShardError
-from .items import Item, Source, printable
+from .items import Item, Source, Unreadable, printable
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
 __all__ = ["parquet"]
 
-_ROWS = 64  # of a batch: images are large
+_BATCH_ROWS = 64  # images are large
 
 
 def parquet(paths: list[Path]) -> Source:
@@ -32,30 +35,35 @@ def parquet(paths: list[Path]) -> Source:
         ConfigError: pyarrow is not installed, or a column's name or type cannot be.
         ShardError: a file is no Parquet table, or has other columns than the first.
     """
+    with _opened(paths[0]) as first:
+        schema = first.schema_arrow
+    num_rows = 0
+    for path in paths:
+        with _opened(path) as table:
+            if not table.schema_arrow.equals(schema, check_metadata=False):
+                raise ShardError(f"{path} has other columns than {paths[0]}", shard=str(path))
+            num_rows += table.metadata.num_rows
+    columns = _columns(schema)
+    fields = {name: kind for name, (kind, _) in columns.items()}
+    return Source("parquet", fields, _items(paths, columns), num_rows)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[pq.ParquetFile]:
+    """Open a table; one at a time, for a set may have more of them than a process may have files."""
     try:
+        import pyarrow as pa  # late: it is an extra
         import pyarrow.parquet as pq
     except ImportError as error:
         raise ConfigError(
             "reading Parquet needs pyarrow; install it with: pip install 'torch-aioload[parquet]'"
         ) from error
-    tables = [_opened(pq.ParquetFile, path) for path in paths]
-    schema = tables[0].schema_arrow
-    for path, table in zip(paths, tables, strict=True):
-        if not table.schema_arrow.equals(schema, check_metadata=False):
-            raise ShardError(f"{path} has other columns than {paths[0]}", shard=str(path))
-    columns = _columns(schema)
-    fields = {name: kind for name, (kind, _) in columns.items()}
-    rows = sum(table.metadata.num_rows for table in tables)
-    return Source("parquet", fields, _items(paths, tables, columns), rows)
-
-
-def _opened(open_table: Callable[[Path], Any], path: Path) -> Any:
-    import pyarrow as pa
-
     try:
-        return open_table(path)
+        table = pq.ParquetFile(path)
     except pa.ArrowInvalid as error:
         raise ShardError(f"{path} is no Parquet table: {error}", shard=str(path)) from error
+    with table:
+        yield table
 
 
 _Column = tuple[str, Callable[[Any], Any]]
@@ -79,36 +87,30 @@ def _features(schema: pa.Schema) -> dict[str, str]:
 def _column(column: pa.Field, feature: str) -> _Column:
     from pyarrow import types
 
-    kind = column.type
-    if types.is_struct(kind) and {each.name for each in kind} >= {"bytes"}:
+    cell = column.type
+    if types.is_struct(cell) and any(part.name == "bytes" for part in cell):
         return ("audio" if feature == "Audio" else "image"), _cell_bytes
-    if types.is_integer(kind) or types.is_boolean(kind):
+    if types.is_integer(cell) or types.is_boolean(cell):
         return "int", int
-    if types.is_floating(kind):
+    if types.is_floating(cell):
         return "float", float
-    if types.is_string(kind) or types.is_large_string(kind):
+    if types.is_string(cell) or types.is_large_string(cell):
         return "str", str
-    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
+    if types.is_binary(cell) or types.is_large_binary(cell) or types.is_fixed_size_binary(cell):
         return "bytes", bytes
-    if _is_array(kind):
-        return "ndarray", _as_array(_number_of(kind))
-    return "json", lambda value: value
+    number = _number_in(cell)
+    return ("json", lambda value: value) if number is None else ("ndarray", _as_array(number))
 
 
-def _is_array(kind: Any) -> bool:
+def _number_in(cell: Any) -> Any:
+    """Return numpy's type of the numbers in a list, or in lists of lists; None: it is no list of numbers."""
     from pyarrow import types
 
-    inner = kind
-    depth = 0
+    inner = cell
     while types.is_list(inner) or types.is_large_list(inner) or types.is_fixed_size_list(inner):
-        inner, depth = inner.value_type, depth + 1
-    return bool(depth and (types.is_integer(inner) or types.is_floating(inner) or types.is_boolean(inner)))
-
-
-def _number_of(kind: Any) -> Any:
-    while hasattr(kind, "value_type"):
-        kind = kind.value_type
-    return kind.to_pandas_dtype()
+        inner = inner.value_type
+    is_number = types.is_integer(inner) or types.is_floating(inner) or types.is_boolean(inner)
+    return inner.to_pandas_dtype() if inner is not cell and is_number else None
 
 
 def _as_array(dtype: Any) -> Callable[[Any], Any]:
@@ -124,28 +126,30 @@ def _cell_bytes(cell: Any) -> bytes:
     return data
 
 
-def _items(paths: list[Path], tables: list[Any], columns: dict[str, _Column]) -> Iterator[Item]:
-    number = 0
-    for path, table in zip(paths, tables, strict=True):
-        row = 0
-        for batch in table.iter_batches(batch_size=_ROWS, columns=list(columns)):
-            for cells in batch.to_pylist():
-                name = f"row {row} of {printable(os.fspath(path))}"
-                yield _item(name, f"{number:09}", cells, columns)
-                number, row = number + 1, row + 1
+def _items(paths: list[Path], columns: dict[str, _Column]) -> Iterator[Item | Unreadable]:
+    numbers = itertools.count()
+    for path in paths:
+        for row, cells in enumerate(_rows(path, list(columns))):
+            yield _item(f"row {row} of {printable(os.fspath(path))}", f"{next(numbers):09}", cells, columns)
 
 
-def _item(name: str, key: str, cells: dict[str, Any], columns: dict[str, _Column]) -> Item:
+def _rows(path: Path, columns: list[str]) -> Iterator[dict[str, Any]]:
+    with _opened(path) as table:
+        for batch in table.iter_batches(batch_size=_BATCH_ROWS, columns=columns):
+            yield from batch.to_pylist()
+
+
+def _item(name: str, key: str, cells: dict[str, Any], columns: dict[str, _Column]) -> Item | Unreadable:
     values: dict[str, Any] = {}
     raw: dict[str, bytes | str] = {}
     for field, (kind, value_of) in columns.items():
         cell = cells[field]
         if cell is None:
-            raise SampleError(f"{name}: the column {field!r} is empty there; fill it, or leave the row out")
+            return Unreadable(name, f"the column {field!r} is empty there; fill it, or leave the row out")
         try:
             value = value_of(cell)
         except (TypeError, ValueError, SampleError) as error:
-            raise SampleError(f"{name}: the column {field!r} cannot be read: {error}", key=key) from error
+            return Unreadable(name, f"the column {field!r} cannot be read: {error}")
         if kind in ("image", "audio", "bytes"):
             raw[field] = value
         else:

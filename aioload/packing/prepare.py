@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..decode import for_kind
 from ..errors import AioloadError
+from ..shard.kinds import Stored, encode
 from .images import check_image, reencode
 from .items import Item, Unreadable
 from .values import parse
@@ -53,9 +55,9 @@ class Prepared:
     """Its share of the source's `cost`."""
 
 
-def prepare(items: Iterable[Item], recipe: Recipe) -> list[Prepared | Unreadable]:
+def prepare(items: Iterable[Item | Unreadable], recipe: Recipe) -> list[Prepared | Unreadable]:
     """Prepare some items; what is wrong with one comes in its place."""
-    return [_prepare(item, recipe) for item in items]
+    return [_prepare(item, recipe) if isinstance(item, Item) else item for item in items]
 
 
 def _prepare(item: Item, recipe: Recipe) -> Prepared | Unreadable:
@@ -76,6 +78,11 @@ def _prepare(item: Item, recipe: Recipe) -> Prepared | Unreadable:
 
 
 def _value(data: bytes, kind: str, recipe: Recipe) -> Any:
+    if kind in ("json", "ndarray"):
+        value = parse(kind, data)
+        # what a set would store just so is kept byte for byte, not written anew
+        return Stored(data) if _is_storable(kind, data, value) else value
+
     if kind != "image":
         return parse(kind, data)
 
@@ -87,3 +94,14 @@ def _value(data: bytes, kind: str, recipe: Recipe) -> Any:
         check_image(data, thorough=recipe.check == "full")
 
     return data
+
+
+def _is_storable(kind: str, data: bytes, value: Any) -> bool:
+    """Tell whether bytes that were parsed are also what a set has for such a value."""
+    try:
+        for_kind(kind)(memoryview(data))
+        if kind == "json":
+            encode(kind, value)
+    except AioloadError:
+        return False
+    return True

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..dataset import Dataset
 from ..errors import ConfigError, NotFoundError, StorageError
-from ..foreign import expand
+from ..foreign import MDS_INDEX, Place, expand, parse_wids
 from .folders import Listing, class_folder, flat_folder, list_folder
 from .foreign import foreign
 from .items import Source, printable
@@ -96,7 +96,11 @@ def _open(paths: list[Path], kind: str | None, path_field: str | None, seed: int
 
 def _open_folder(root: Path, kind: str | None, seed: int | None) -> Source:
     listing = list_folder(root)
-    if kind == "mds" or (kind is None and "index.json" in listing.others):
+    if kind == "mds" or (kind is None and MDS_INDEX in listing.others):
+        wids = parse_wids((root / MDS_INDEX).read_bytes(), str(root / MDS_INDEX)) if kind is None else None
+        if wids is not None and not any("://" in url for url in wids.urls):
+            names = wids.place(Place(str(root))).names or ()
+            return _open_in_order("webdataset", _existing([root / name for name in names]), seed)
         return _open_in_order("mds", [root], seed)
 
     shards = [

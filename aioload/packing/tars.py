@@ -11,6 +11,7 @@ import itertools
 import os
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
 
@@ -81,21 +82,19 @@ def _unpacked(file: IO[bytes], path: Path, codec: str) -> IO[bytes]:
             f"{path} is compressed ({codec}); unpack it, and pack the plain .tar", shard=str(path)
         )
     file.seek(0)
-    plain = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
-    try:
-        while data := file.read(_PART_BYTES):
-            plain.writelines(stream.feed(data))
-        stream.finish()
+    with ExitStack() as unless_whole:
+        plain = unless_whole.enter_context(tempfile.TemporaryFile())
+        try:
+            while data := file.read(_PART_BYTES):
+                plain.writelines(stream.feed(data))
+            stream.finish()
+        except BadData as error:
+            raise ShardError(
+                f"{path} cannot be unpacked ({codec}): {error}; copy it again", shard=str(path)
+            ) from error
         plain.flush()
-    except BadData as error:
-        plain.close()
-        raise ShardError(
-            f"{path} cannot be unpacked ({codec}): {error}; copy it again", shard=str(path)
-        ) from error
-    except BaseException:
-        plain.close()
-        raise
-    return plain
+        unless_whole.pop_all()  # the caller closes it
+        return plain
 
 
 def _bytes(file: IO[bytes], path: Path, start: int, stop: int) -> bytes:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 
-__all__ = ["parse"]
+__all__ = ["parse", "plain"]
 
 
 def parse(kind: str, data: bytes) -> Any:
@@ -19,6 +20,11 @@ def parse(kind: str, data: bytes) -> Any:
         ValueError: the bytes are not of the kind.
     """
     return _PARSERS[kind](data) if kind in _PARSERS else data
+
+
+def plain(value: Any) -> Any:
+    """Return a decoded value as a set keeps it: exact decimal numbers are texts there."""
+    return str(value) if isinstance(value, Decimal) else value
 
 
 def _parse_array(data: bytes) -> Any:

@@ -73,7 +73,7 @@ class Cut:
     def _misfit(self, found: str, expected: str) -> SampleError:
         return SampleError(
             f"field {self.name!r} holds {found} in this record, not {expected}; say what all records hold "
-            f"with kinds={{{self.name!r}: …}}: 'example:{self.list_kind}' takes lists of any length",
+            f"with fields={{{self.name!r}: …}}: 'example:{self.list_kind}' takes lists of any length",
             category="mismatch",
             field=self.name,
         )

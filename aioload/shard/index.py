@@ -68,6 +68,8 @@ class Index:
     far: npt.NDArray[np.int64] | None = None
     """[k, 2] ascending: records whose bytes begin before their place on the line, and the byte of the shard's
     file where they do; they end where the line says. Only archives with links have any."""
+    is_foreign: bool = False
+    """Whether sums and fields are as whoever opens the set wants them, and say nothing of its content."""
     _fingerprint: list[str] = field(default_factory=list, init=False, repr=False)  # a frozen object's cache
 
     def __len__(self) -> int:
@@ -106,12 +108,14 @@ class Index:
     def fingerprint(self) -> str:
         """Return a name for the content: the same wherever the set lies, another when any record differs.
 
-        Made from counts, places, sums and fields; never from names of files, places or times.
+        Made from counts, places, sums and fields; never from names of files, places or times. Of a foreign
+        set, counts and places have to do.
         """
         if not self._fingerprint:
-            sums = 0 if self.sums is None else crc32c(self.sums)
+            sums = 0 if self.sums is None or self.is_foreign else crc32c(self.sums)
+            fields = () if self.is_foreign else self.fields
             places = crc32c(self.positions), crc32c(self.shard_records)
-            text = repr((len(self), len(self.shards), int(self.positions[-1]), *places, sums, self.fields))
+            text = repr((len(self), len(self.shards), int(self.positions[-1]), *places, sums, fields))
             self._fingerprint.append(hashlib.blake2b(text.encode(), digest_size=16).hexdigest())
         return self._fingerprint[0]
 
@@ -244,7 +248,7 @@ def _view(raw: npt.NDArray[np.uint8], manifest: Manifest, where: str) -> Index:
     if size != len(raw):
         raise _wrong(where, "size", f"is {len(raw)} bytes long where its counts ask for {size}", len(raw))
 
-    views = dict(_cut(raw, sections))
+    views: dict[str, Any] = dict(_cut(raw, sections))
     if views.pop("padding").any():
         raise _wrong(where, "padding", "has padding that is not zero", len(raw) - 4)
 

@@ -22,6 +22,7 @@ __all__ = [
     "MAX_FIELDS",
     "NUMERIC_KINDS",
     "Fields",
+    "Stored",
     "check_columns",
     "check_fields",
     "encode",
@@ -32,6 +33,11 @@ KINDS = ("image", "audio", "ndarray", "int", "float", "str", "bytes", "json")
 NUMERIC_KINDS = ("int", "float")  # 8 bytes each, so they can also stand in the index as columns
 KEY_NAME = "__key__"  # the record's key in a sample, hence no name for a field
 MAX_FIELDS = 1024  # keeps a record's header under 4.1 KB, and a mistake from making a monstrous one
+
+
+class Stored(bytes):
+    """A value's bytes as its kind stores them: they are kept as they are."""
+
 
 Fields = tuple[tuple[str, str], ...]
 """Names and kinds of the fields, in the order in which a record holds them."""
@@ -65,6 +71,8 @@ def encode(kind: str, value: object, field: str = "") -> bytes | memoryview:
     Raises:
         SampleError: the value does not fit the kind.
     """
+    if type(value) is Stored:
+        return value
     try:
         return _ENCODERS[kind](value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:

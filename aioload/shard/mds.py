@@ -22,7 +22,7 @@ from .scan import Scanned, Scanner
 __all__ = ["MdsFormat", "encoded_size", "kind_of_encoding", "own_decoder", "scan"]
 
 _WORD = 4  # bytes of a count, an offset and a size: all are little-endian and of 32 bits
-_WINDOW = 4 << 20
+_WINDOW_BYTES = 4 << 20  # read at a time
 _NUMBERS = {
     f"{sort}{bits}": bits // 8
     for sort, widths in (("int", (8, 16, 32, 64)), ("uint", (8, 16, 32, 64)), ("float", (16, 32, 64)))
@@ -48,11 +48,7 @@ _NATIVE = frozenset({"bytes", "str", "json", "int", "int64", "float64", "jpeg", 
 
 @dataclass(frozen=True, slots=True)
 class MdsFormat:
-    """What the bytes of a row mean.
-
-    Raises:
-        ShardError: a row is cut short, or its sizes are not those of its bytes.
-    """
+    """What the bytes of a row mean."""
 
     fields: Fields
     """Names and kinds of the columns, in the order in which a row holds them."""
@@ -68,7 +64,11 @@ class MdsFormat:
         object.__setattr__(self, "_sizes", f"<{self.column_sizes.count(None)}I")
 
     def split(self, record: memoryview) -> tuple[None, dict[str, memoryview]]:
-        """Return no key, as rows have none, and the bytes of each column."""
+        """Return no key, as rows have none, and the bytes of each column.
+
+        Raises:
+            ShardError: the row is cut short, or its sizes are not those of its bytes.
+        """
         # hot: once per record
         start = struct.calcsize(self._sizes)
         if len(record) < start:
@@ -139,29 +139,26 @@ def scan(size: int, name: str, samples: int) -> Scanner:
     else:
         start, ends, good = min(size, _WORD * (samples + 2)), _NO_OFFSETS, 0
         following = offsets[:1]
-
-    far = np.empty((0, 2), np.int64)
     if good == samples == count:
-        return Scanned(start, ends, far)
-    last, reason = (
-        int(ends[good - 1]) if good else start,
-        f"the offsets of {name} do not ascend at row {good}",
-    )
+        return Scanned(start, ends)
+
+    is_cut = not len(following) or int(following[0]) > size
+    rest_stop = size if is_cut and good < samples else int(ends[good - 1]) if good else start
     if count != samples:
         reason = f"{name} says it holds {count} rows, and the index of its set says {samples}"
-    elif not len(following) or following[0] > size:
+    elif is_cut:
         reason = f"{name} is cut short: it ends at byte {size}, in row {good} or before it"
-    if good < samples and not (len(following) and following[0] <= size):
-        last = size  # what there is of the row
-    return Scanned(start, np.append(ends[:good], np.uint64(last)), far, damage=reason)
+    else:
+        reason = f"the offsets of {name} do not ascend at row {good}"
+    return Scanned(start, np.append(ends[:good], np.uint64(rest_stop)), damage=reason)
 
 
 def _words(stop: int) -> Generator[tuple[int, int], memoryview, npt.NDArray[np.uint32]]:
     """Read the shard's first numbers."""
     stop -= stop % _WORD
     data = bytearray()
-    for start in range(0, stop, _WINDOW):
-        data += yield start, min(start + _WINDOW, stop)
+    for start in range(0, stop, _WINDOW_BYTES):
+        data += yield start, min(start + _WINDOW_BYTES, stop)
     return np.frombuffer(data, "<u4")
 
 

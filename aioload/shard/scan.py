@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 __all__ = ["Scanned", "Scanner", "run"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,7 +28,7 @@ class Scanned:
     """Byte where the first record begins."""
     ends: npt.NDArray[np.uint64]
     """[records] where each record ends, in bytes of the file."""
-    far: npt.NDArray[np.int64]
+    far: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty((0, 2), np.int64))
     """[k, 2] a record's number, and the byte where its bytes begin, where that is before its span."""
     damage: str | None = None
     """Why the last record cannot be read; None: all can."""
@@ -48,11 +50,13 @@ Scanner = Generator[tuple[int, int], memoryview, Scanned]
 """Asks for ranges of a shard's bytes, `start` and `stop` within its size, and is sent exactly these."""
 
 
-def run(scanner: Scanner, read: Callable[[int, int], bytes | memoryview]) -> Scanned:
-    """Return what a scanner finds through a reader that blocks.
+def run(
+    scanner: Generator[tuple[int, int], memoryview, T], read: Callable[[int, int], bytes | memoryview]
+) -> T:
+    """Return what a scanner, or a part of one, finds through a reader that blocks.
 
     Args:
-        scanner: one that has not begun.
+        scanner: has not begun.
         read: returns the bytes from `start` to `stop`; all of them.
     """
     try:
@@ -60,5 +64,5 @@ def run(scanner: Scanner, read: Callable[[int, int], bytes | memoryview]) -> Sca
         while True:
             start, stop = scanner.send(memoryview(read(start, stop)))
     except StopIteration as end:
-        found: Scanned = end.value
+        found: T = end.value
         return found

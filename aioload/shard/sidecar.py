@@ -20,7 +20,6 @@ import numpy.typing as npt
 from ..errors import ShardError
 from .format import crc32c
 from .index import Index
-from .kinds import check_fields
 
 __all__ = ["Sidecar", "parse_sidecar", "render_sidecar"]
 
@@ -69,7 +68,6 @@ def render_sidecar(sidecar: Sidecar) -> bytes:
             "damage": list(sidecar.damage),
             "arrays": {name: list(array.shape) for name, array in arrays.items()},
         },
-        ensure_ascii=False,
         separators=(",", ":"),
     ).encode()
     parts = [_HEAD.pack(_MAGIC, len(head)), head, bytes(-len(head) % 8)]
@@ -108,6 +106,6 @@ def _parsed(raw: npt.NDArray[np.uint8], head: dict[str, Any], place: int) -> Sid
         size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         arrays[name] = raw[place : place + size].view(dtype).reshape(shape)
         place += size + -size % 8
-    fields = check_fields([tuple(pair) for pair in head["fields"]]) if head["fields"] else ()
-    index = Index(shards=tuple(head["shards"]), fields=fields, **arrays)
+    fields = tuple((str(name), str(kind)) for name, kind in head["fields"])
+    index = Index(shards=tuple(head["shards"]), fields=fields, is_foreign=True, **arrays)
     return Sidecar(index, head["format"], head["facts"], tuple(head["damage"]), head["key"])

@@ -80,14 +80,12 @@ def scan(size: int, name: str) -> Scanner:
         reason = "it has no header" if end.damage is None else str(end.damage)
         raise ShardError(f"{name} is no tar archive: {reason}", shard=name, offset=0)
 
-    samples.close()
+    samples.finish()
     yield from samples.check(size)
-    far = np.empty((0, 2), np.int64)
+    origins = _Origins(samples.links)
     if samples.links:
-        origins = _Origins(samples.links)
         yield from walk(size, origins)
-        far = origins.far(samples.starts)
-    return _scanned(samples, end, size, far)
+    return _scanned(samples, end, size, origins.far(samples.starts))
 
 
 class _Samples:
@@ -103,10 +101,8 @@ class _Samples:
         self._starts, self._hashes = array("q"), array("q")  # of each sample: where it begins, its key's hash
 
     def files(self, names: list[bytes], starts: Array, stops: Array) -> None:
-        """Take ordinary files.
-
-        hot: once a file; guarded by benchmarks/index_tar.py.
-        """
+        """Take ordinary files."""
+        # hot: once a file; guarded by benchmarks/index_tar.py
         key, fields = self.key, self._fields
         begun, hashes, last = [], [], -1
         for number, name in enumerate(names):
@@ -147,7 +143,7 @@ class _Samples:
         key, suffix = parts
         self.stop = member.data_stop
         if key != self.key:
-            self._begin()
+            self._end_sample()
             self.key, self._fields = key, [suffix]
             self._starts.append(member.start)
             self._hashes.append(hash(key))
@@ -156,30 +152,34 @@ class _Samples:
         else:
             self._fields.append(suffix)
 
-    def close(self) -> None:
-        """Make arrays of what has come."""
-        self._begin()
-        self.starts = np.array(self._starts, np.int64)
+    def finish(self) -> None:
+        """Take it that there are no more."""
+        self._end_sample()
+
+    @property
+    def starts(self) -> Array:
+        """Where each sample begins."""
+        return np.array(self._starts, np.int64)
 
     def check(self, size: int) -> Generator[tuple[int, int], memoryview, None]:
         """Make sure that each key comes once, by hashes first, then by names."""
-        hashes = np.array(self._hashes, np.int64)
+        starts, hashes = self.starts, np.array(self._hashes, np.int64)
         order = np.argsort(hashes, kind="stable")
         sums = hashes[order]
         again = np.flatnonzero(sums[1:] == sums[:-1]) + 1
         for place in again[np.argsort(order[again])].tolist():  # the first in the file that comes again
-            start = int(self.starts[order[place]])
+            start = int(starts[order[place]])
             name = yield from _name_at(start, size)
             for before in range(int(np.searchsorted(sums, sums[place])), place):
-                other = yield from _name_at(int(self.starts[order[before]]), size)
+                other = yield from _name_at(int(starts[order[before]]), size)
                 if _key_of(name) == _key_of(other):
                     what = f"its sample {shown(_key_of(name))!r} has ended before"
                     raise self._broken(
                         name, start, f"{what}: files of a key must lie side by side; sort the archive by name"
                     )
 
-    def _begin(self) -> None:
-        """Keep the fields of the first sample, when it has ended."""
+    def _end_sample(self) -> None:
+        """Keep the fields of the sample if it was the first."""
         if self.first is None and self.key is not None:
             self.first = self._fields
 

@@ -90,9 +90,8 @@ def ordinary(record: memoryview, at: int) -> tuple[bytes, int, int] | None:
     """Return name, place and size of an ordinary file's bytes; None for all that is not, or not surely, one.
 
     It may have a PAX header that gives its time and no more, as Python's `tarfile` writes by default.
-
-    hot: once a file in `split`; guarded by benchmarks/index_tar.py.
     """
+    # hot: once a file in `split`; guarded by benchmarks/index_tar.py
     head = bytes(record[at : at + BLOCK])
     if head[156:157] == b"x":
         size = _simple_size(head)

@@ -7,17 +7,15 @@ is meant: others lie before it only where it has a hard link to a file of theirs
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from ..errors import ShardError
+from .scan import run
 from .tarheader import BadMember, Member, member_at, ordinary, padded
 from .tarsparse import assemble
 
 __all__ = ["Sample", "plain_path", "sample_name", "shown", "split"]
-
-T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -35,8 +33,6 @@ class Sample:
 def split(record: memoryview, wanted: frozenset[str] | None = None) -> Sample:
     """Return the sample that some bytes hold; its bytes are views of them, but for sparse files.
 
-    hot: once a record; guarded by benchmarks/index_tar.py.
-
     Args:
         record: the files with their headers.
         wanted: names of fields; None: all.
@@ -45,6 +41,7 @@ def split(record: memoryview, wanted: frozenset[str] | None = None) -> Sample:
         ShardError: something in them is damaged or cut, a field is there twice, or a wanted one is a link
             to nothing in them.
     """
+    # hot: once a record; guarded by benchmarks/index_tar.py
     at, size, sample = 0, len(record), Sample()
     odd: dict[str, Member] = {}  # fields whose bytes are not simply there
 
@@ -105,7 +102,7 @@ def plain_path(path: bytes) -> bytes:
 def _member(record: memoryview, at: int) -> Member:
     """Return the member whose headers begin at a byte."""
     try:
-        member = _drive(member_at(at, len(record)), record)
+        member = run(member_at(at, len(record)), lambda start, stop: record[start:stop])
     except BadMember as error:
         where = shown(error.member.name) if error.member else f"byte {error.offset} of the record"
         raise ShardError(
@@ -115,17 +112,6 @@ def _member(record: memoryview, at: int) -> Member:
     if member is None:
         raise ShardError(f"zeros where a header should be (byte {at} of the record): index the archive anew")
     return member
-
-
-def _drive(parser: Generator[tuple[int, int], memoryview, T], record: memoryview) -> T:
-    """Return what a parser finds in bytes that are all there."""
-    try:
-        start, stop = next(parser)
-        while True:
-            start, stop = parser.send(record[start:stop])
-    except StopIteration as end:
-        found: T = end.value
-        return found
 
 
 def _content(record: memoryview, member: Member, key: bytes) -> memoryview:

@@ -23,7 +23,7 @@ from .kinds import Fields, check_fields, encode
 from .scan import Scanned, Scanner
 from .wire import Malformed
 
-__all__ = ["TFRecordFormat", "frame", "scan"]
+__all__ = ["TFRecordFormat", "begins_record", "frame", "scan"]
 
 _MESSAGES = {"example": "Example", "sequence": "SequenceExample"}
 
@@ -41,6 +41,11 @@ def frame(data: bytes) -> bytes:
     """Return a record with these bytes, as it stands in a file."""
     length = struct.pack("<Q", len(data))
     return b"".join([length, _SUM.pack(_masked(length)), data, _SUM.pack(_masked(data))])
+
+
+def begins_record(head: bytes) -> bool:
+    """Tell whether bytes begin with a length and its right sum."""
+    return len(head) >= _HEAD.size and _masked(head[:8]) == _HEAD.unpack_from(head)[1]
 
 
 def scan(size: int, name: str, *, payload: Payload | None = None) -> Scanner:
@@ -94,7 +99,7 @@ class TFRecordFormat:
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__
-        set_field(self, "fields", check_fields(self.fields))
+        set_field(self, "fields", check_fields(self.fields) if self.fields else ())
         self._check()
         set_field(self, "_lists", {n.encode(): n for n, _ in self.fields if self._is_list(n)})
         cuts = {
@@ -268,7 +273,7 @@ def _pass(window: memoryview, first: int, size: int, ends: array[int]) -> tuple[
     unpack, value, append = _HEAD.unpack_from, google_crc32c.value, ends.append
     while at <= last:
         length, expected = unpack(window, at)
-        crc = value(bytes(window[at : at + 8]))
+        crc = value(bytes(window[at : at + 8]))  # _masked, without its call
         if ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF != expected:
             return first + at, "checksum"
         stop = at + _FRAME_BYTES + length
@@ -317,13 +322,12 @@ def _found(
     """Say what was found; what is left behind the last whole record is one that is damaged."""
     text = None
     if damage:
-        what = "is cut off within" if damage == "truncated" else "is damaged: a wrong sum for the length of"
-        text = f"{name} {what} record {len(ends)}, at byte {at} of {size}"
+        what = "truncated, the file ends in" if damage == "truncated" else "a wrong sum for the length of"
+        text = f"byte {at} of {size}: {what} its record {len(ends)}"
         ends.append(size)
     return Scanned(
         data_start=0,
         ends=np.array(ends, np.uint64),
-        far=np.empty((0, 2), np.int64),
         damage=text,
         fields=fields,
         facts=facts,
@@ -345,8 +349,8 @@ def _other_payload(
     name: str, number: int, start: int, payload: Payload | None, error: Exception
 ) -> ShardError:
     return ShardError(
-        f"record {number} of {name} (byte {start}) does not hold the payload {payload!r}: {error}; let"
-        "  it be told from the records, or take payload='bytes'",
+        f"record {number} of {name} (byte {start}) does not hold the payload {payload!r}: {error}; let it be "
+        "told from the records, or take payload='bytes'",
         shard=name,
         record=number,
         offset=start,

@@ -8,14 +8,22 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
-__all__ = ["Head", "retry_after", "same_tag"]
+__all__ = ["GATEWAY", "PLAIN", "THROTTLED", "TRIED_AGAIN", "Head", "retry_after", "same_tag"]
+
+THROTTLED = frozenset({429, 503})
+"""Statuses of a server that asks for less."""
+GATEWAY = frozenset({502, 504})
+"""Statuses of a gateway that could not reach the server behind it."""
+TRIED_AGAIN = frozenset({408, 429})
+"""Statuses from 400 to 499 that may pass."""
+PLAIN = ("", "identity", "aws-chunked")
+"""Encodings that are none; the last was taken off by the server, which forgot to say so."""
 
 _NUMBER = r"\d{1,18}"  # no file is longer, and any sum of two of them is one that systems can take
 _LENGTH = re.compile(_NUMBER, re.ASCII)
 _PART = re.compile(rf"bytes[ =]({_NUMBER})-({_NUMBER})/({_NUMBER}|\*)", re.ASCII | re.IGNORECASE)
 _NO_PART = re.compile(rf"bytes[ =]\*/({_NUMBER})", re.ASCII | re.IGNORECASE)
 _SECONDS = re.compile(r"\d{1,9}(?:\.\d{1,9})?", re.ASCII)
-_PLAIN = ("", "identity", "aws-chunked")  # the last was taken off by the server, which forgot to say so
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +67,7 @@ class Head:
             stop=stop,
             size=int(missed[1]) if missed else size,
             tag=headers.get("ETag", "").strip() or headers.get("Last-Modified", "").strip() or None,
-            encoding=None if encoding in _PLAIN else encoding,
+            encoding=None if encoding in PLAIN else encoding,
             kind=headers.get("Content-Type", "").partition(";")[0].strip().lower(),
         )
 

@@ -35,7 +35,7 @@ class Backoff:
         Args:
             retry_after: what the server asked for; never waited less.
             throttled: the server has too much to do.
-            cap: a lower bound of this wait and the later ones.
+            cap: seconds that bound this wait, where that is less; later ones grow from there.
         """
         bound = min(self._bound, self._cap if cap is None else cap)
         self._bound = min(2 * bound, self._cap)

@@ -45,9 +45,9 @@ __all__ = ["CacheCounts", "Cached"]
 
 _NEAR = 128 << 10  # holes closer together are one request: 3 ms of a 40 MB/s connection, against 50 to ask
 _WISHES = ("max_reads", "first_reads", "max_read_bytes")
-_CLAIM_PATIENCE = 2.0  # for somebody else to fetch what we need too; then we fetch it ourselves
-_LEAST_PATIENCE, _MOST_PATIENCE = 0.1, 10.0
-_FIRST_WAIT, _LONGEST_WAIT = 0.002, 0.05
+_CLAIM_PATIENCE = 2.0  # seconds for somebody else to fetch what we need too; then we fetch it ourselves
+_LEAST_PATIENCE, _MOST_PATIENCE = 0.1, 10.0  # seconds to wait for a disk that is behind
+_FIRST_WAIT, _LONGEST_WAIT = 0.002, 0.05  # seconds between two looks at what somebody else is fetching
 
 
 class Cached:

@@ -11,7 +11,6 @@ import errno
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -28,7 +27,7 @@ from .cachedfile import CachedFile
 from .cachefolder import CacheFolder, Claim
 from .extents import Range
 from .local import LocalStorage
-from .threads import DaemonExecutor
+from .threads import DaemonExecutor, undo_result
 
 __all__ = ["CacheCounts", "CacheDisk", "CacheTally", "Identity", "Look"]
 
@@ -42,8 +41,8 @@ _log = logging.getLogger("aioload.storage")
 _THREADS = 4
 _INLINE_SUM = 256 << 10  # bytes summed in the loop, 25 us; more go to a thread
 _MOST_STORES = 8  # at once: each holds a copy of what it writes
-_PATIENCE = 5.0
-_GRACE = 1.5
+_PATIENCE = 5.0  # seconds for the disk to answer
+_GRACE = 1.5  # seconds for the threads to end
 _MOST_FAULTS = 8  # reads that failed one after the other
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE})  # somebody has removed it; it is made again
 
@@ -119,9 +118,8 @@ class CacheDisk:
         self.local = LocalStorage(self._folder.root)
         """Reads what is there; a failure is for `failed`."""
         self._readers = DaemonExecutor(_THREADS, name="aioload-cache-read")
-        self._writers = DaemonExecutor(
-            _THREADS, name="aioload-cache-write"
-        )  # who reads must not wait for these
+        # of their own: who reads must not wait for who writes
+        self._writers = DaemonExecutor(_THREADS, name="aioload-cache-write")
         self._faults = 0
         self._told_full = False
         self._gates = WeakKeyDictionary[asyncio.AbstractEventLoop, anyio.Semaphore]()
@@ -326,7 +324,7 @@ class CacheDisk:
             self._turn_off(error.strerror or str(error))
         finally:
             if undo is not None and not delivered:
-                future.add_done_callback(partial(_undo, undo))
+                future.add_done_callback(partial(undo_result, undo))
         return None
 
     def _warn_if_full(self) -> None:
@@ -361,9 +359,3 @@ def _sums(views: Sequence[memoryview]) -> list[int]:
 
 def _let_go(look: Look) -> None:
     look.claim.close()
-
-
-def _undo(undo: Callable[[T], object], future: Future[T]) -> None:
-    """Undo what came of a call that nobody waits for."""
-    if not future.cancelled() and future.exception() is None:
-        undo(future.result())

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING
 import anyio.lowlevel
 
 from ..errors import AioloadError, ClosedError, StorageError
+from .answers import PLAIN
 from .base import check_name, check_range, ends_early, miscounted
-from .faults import IGNORED, Fault, fault_of
+from .faults import Fault, fault_of
 from .pins import Pins, changed
 from .stores import RUNTIME, make_store
-from .trial import Trial
+from .trial import IGNORED, Trial
 
 if TYPE_CHECKING:
     from obstore import GetOptions, GetResult, ObjectMeta
@@ -35,7 +36,6 @@ __all__ = ["CloudStorage"]
 
 _PIECE_BYTES = 1 << 20
 _MAX_START = 1 << 62  # beyond it, start + length may be more than obstore takes; no file is that long
-_PLAIN = ("", "identity", "aws-chunked")  # the last was taken off by the server, which forgot to say so
 
 
 class CloudStorage:
@@ -168,7 +168,7 @@ class CloudStorage:
 
         self._compare(name, answer.meta)
         encoding = str(answer.attributes.get("Content-Encoding", ""))
-        if encoding not in _PLAIN:
+        if encoding not in PLAIN:
             raise StorageError(
                 f"{self._place(name)} comes encoded as {encoding!r}, of which no ranges can be read; "
                 "store it without Content-Encoding",

@@ -20,8 +20,8 @@ from ..errors import ConfigError
 
 __all__ = ["SIZED", "BadData", "Stream", "check_codec", "open_stream", "unpack_whole"]
 
-_PIECE = 1 << 20
-_SLICE = 256 << 10  # of what is packed, at a time
+_PIECE_BYTES = 1 << 20  # unpacked at a time, at most
+_SLICE_BYTES = 256 << 10  # of what is packed, given at a time
 _WHOLE = {
     "zstd": ("zstd", "decompress_into"),
     "brotli": ("brotli", "decompress_into"),
@@ -123,8 +123,8 @@ class _Members:
         """Unpack the next part, in pieces."""
         view = memoryview(data)
         try:
-            for start in range(0, len(view), _SLICE):
-                yield from self._take(view[start : start + _SLICE])
+            for start in range(0, len(view), _SLICE_BYTES):
+                yield from self._take(view[start : start + _SLICE_BYTES])
         except (zlib.error, OSError, EOFError) as error:
             raise BadData(str(error)) from error
 
@@ -140,7 +140,7 @@ class _Members:
                 continue
             member, given = self._member, rest
             while True:
-                if piece := member.decompress(given, _PIECE):
+                if piece := member.decompress(given, _PIECE_BYTES):
                     yield piece
                 if member.eof or member.needs_input:
                     break
@@ -213,8 +213,8 @@ def _allocate(fd: int, size: int) -> None:
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(fd, 0, size)
         return
-    for start in range(0, size, _PIECE):
-        os.pwrite(fd, bytes(min(_PIECE, size - start)), start)
+    for start in range(0, size, _PIECE_BYTES):
+        os.pwrite(fd, bytes(min(_PIECE_BYTES, size - start)), start)
 
 
 @contextmanager

@@ -12,11 +12,10 @@ import re
 from dataclasses import dataclass
 
 from ..errors import AioloadError, ConfigError, NotFoundError, StorageError
+from .answers import GATEWAY, THROTTLED, TRIED_AGAIN
+from .trial import IGNORED
 
-__all__ = ["IGNORED", "Fault", "fault_of"]
-
-IGNORED = "the server ignored the range that was asked for"
-"""The cause where ranges are not answered."""
+__all__ = ["Fault", "fault_of"]
 
 _STATUS = re.compile(r"status code: (\d{3})\b|\bstatus: (\d{3}),")
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>|\"code\": ?\"(\w{1,60})\"")
@@ -36,9 +35,6 @@ _NO_REGION = "redirect without LOCATION"
 _METADATA = re.compile(r"\b169\.254\.(?:169\.254|170\.\d+)\b|\bmetadata\.google\.internal\b")
 
 _FINAL = frozenset({"missing", "changed", "denied", "ranges", "config", "region"})
-_THROTTLED = frozenset({429, 503})
-_GATEWAY = frozenset({502, 504})
-_TRIED_AGAIN = frozenset({408, 429})
 _RENEWED = frozenset({"RequestTimeout", "RequestTimeoutException", "SlowDown", "Throttling"})
 """Codes that come with a 400 or 403 at times, and pass."""
 
@@ -62,7 +58,7 @@ class Fault:
     @property
     def throttled(self) -> bool:
         """Whether the server asks for less."""
-        return self.status in _THROTTLED or "SlowDown" in self.cause or "Throttling" in self.cause
+        return self.status in THROTTLED or "SlowDown" in self.cause or "Throttling" in self.cause
 
     @property
     def final(self) -> bool:
@@ -70,7 +66,7 @@ class Fault:
         return self.kind in _FINAL or (
             self.status is not None
             and 400 <= self.status < 500
-            and self.status not in _TRIED_AGAIN
+            and self.status not in TRIED_AGAIN
             and not any(code in self.cause for code in _RENEWED)
         )
 
@@ -101,7 +97,7 @@ class Fault:
             cause=self.cause,
             filled=filled,
             throttled=self.throttled,
-            unreachable=not self.connected or self.status in _GATEWAY,
+            unreachable=not self.connected or self.status in GATEWAY,
             final=self.final,
         )
 

@@ -12,9 +12,11 @@ from .gate import SMALLEST_COST
 from .link import Link
 from .wrapping import Wrapping, annotate
 
-__all__ = ["Flowing", "Splitting", "parts"]
+__all__ = ["PART_BYTES", "Flowing", "Splitting", "parts"]
 
-_PART = 8 << 20  # bytes; below, the way there and back shows, above, the loop is kept by copies of this size
+PART_BYTES = 8 << 20
+"""Below, the way there and back shows; above, the loop is kept by copies of this size."""
+
 _AT_ONCE = 16  # parts of one read that are under way or wait: others' reads get in between
 
 
@@ -63,7 +65,7 @@ class Splitting(Wrapping):
         part_bytes: the largest part.
     """
 
-    def __init__(self, storage: Storage, part_bytes: int = _PART) -> None:
+    def __init__(self, storage: Storage, part_bytes: int = PART_BYTES) -> None:
         super().__init__(storage)
         self._part_bytes = part_bytes
 

@@ -21,7 +21,7 @@ from .answers import Head, same_tag
 from .base import check_name, check_range, ends_early, miscounted
 from .options import NetworkOptions
 from .pins import Pins, changed
-from .trial import Trial
+from .trial import IGNORED, Trial
 from .web import BROKEN, Web
 
 if TYPE_CHECKING:
@@ -284,7 +284,7 @@ class HttpStorage:
 
 
 _NO_RANGES = "a server that answers no ranges cannot be streamed from"
-_IGNORED = f"the server ignored the range that was asked for; {_NO_RANGES}"
+_IGNORED = f"{IGNORED}; {_NO_RANGES}"
 
 
 def _is_page(name: str, head: Head) -> bool:

@@ -7,7 +7,7 @@ of each file was seen first, what the link gives, and what went over it.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -64,12 +64,13 @@ class Remote:
         """The address, for messages: without anything secret."""
         return self._address.shown
 
-    def open(self, fingerprint: str | None = None, *, checked: bool = False) -> Storage:
+    def open(self, version_of: Callable[[str], str] | None = None, *, checked: bool = False) -> Storage:
         """Return a storage over the folder, for one event loop; whoever opens it closes it.
 
         Args:
-            fingerprint: of the set's content, where it is known. What is cached is known by it, too.
-            checked: the fingerprint tells every byte, and whoever reads checks each.
+            version_of: tells the content of a file, by its name, from others that had its name; where that is
+                known. What is cached is known by it, too.
+            checked: it tells every byte, and whoever reads checks each.
         """
         storage = steady(
             self._one_attempt(),
@@ -79,13 +80,13 @@ class Remote:
             hedge=self.options.hedge,
             where=self.shown,
         )
-        if self.folder is None or fingerprint is None:
+        if self.folder is None or version_of is None:
             return storage
         return Cached(
             storage,
             self.folder,
             self._cache_bytes,
-            lambda name: f"{self.key(name)} {fingerprint}",
+            lambda name: f"{self.key(name)} {version_of(name)}",
             vouched=checked,
             tally=self._tally,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .base import Storage
-from .flow import Flowing, Splitting
+from .flow import PART_BYTES, Flowing, Splitting
 from .gate import SMALLEST_COST
 from .hedge import Hedged
 from .link import Link
@@ -37,5 +37,5 @@ def steady(
         where: the address of the storage, for messages; without anything secret.
     """
     inner: Storage = Flowing(Hedged(storage, link) if hedge else storage, link)
-    part_bytes = max(min(8 << 20, link.most), SMALLEST_COST)  # smaller ones would be no less in flight
+    part_bytes = max(min(PART_BYTES, link.most), SMALLEST_COST)  # smaller ones would be no less in flight
     return Splitting(Retrying(inner, link, attempts=attempts, deadline=deadline, where=where), part_bytes)

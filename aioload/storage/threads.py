@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from ..errors import ClosedError
 
-__all__ = ["DaemonExecutor"]
+__all__ = ["DaemonExecutor", "undo_result"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -90,6 +90,12 @@ class DaemonExecutor(Executor):
         else:
             self._threads.append(thread)
             self._jobs.threads += 1
+
+
+def undo_result(undo: Callable[[T], object], future: Future[T]) -> None:
+    """Undo what came of a call that nobody waits for any more, once it is done."""
+    if not future.cancelled() and future.exception() is None:
+        undo(future.result())
 
 
 class _Job:

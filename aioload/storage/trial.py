@@ -11,7 +11,10 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from weakref import WeakKeyDictionary
 
-__all__ = ["Trial"]
+__all__ = ["IGNORED", "Trial"]
+
+IGNORED = "the server ignored the range that was asked for"
+"""The cause where ranges are not answered."""
 
 
 class Trial:

@@ -17,7 +17,6 @@ import hashlib
 import logging
 import os
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -32,7 +31,7 @@ from .base import Storage, check_name, check_range, ends_early, read
 from .bytelocks import ByteLock
 from .codecs import SIZED, check_codec
 from .local import LocalStorage
-from .threads import DaemonExecutor
+from .threads import DaemonExecutor, undo_result
 from .unpacking import Packed, Place, UnpackedFolder, Unpacking
 from .wrapping import Wrapping
 
@@ -42,12 +41,12 @@ T = TypeVar("T")
 
 _log = logging.getLogger("aioload.storage")
 
-_PART = 8 << 20  # fetched at a time; one more is being unpacked meanwhile
+_PART_BYTES = 8 << 20  # fetched at a time; one more is being unpacked meanwhile
 _AT_ONCE = 4  # files
 _THREADS = 2 * _AT_ONCE  # whoever looks for a file must not wait for those who make one
 _FREE_BYTES = 16 << 20  # that any file may become
-_FIRST_WAIT, _LONGEST_WAIT = 0.01, 0.25
-_GRACE = 1.5
+_FIRST_WAIT, _LONGEST_WAIT = 0.01, 0.25  # seconds, between two looks at what somebody else is making
+_GRACE = 1.5  # seconds, for what is under way in a thread when nobody waits for it any more
 
 
 class Unpacked(Wrapping):
@@ -220,7 +219,7 @@ class Unpacked(Wrapping):
 
     async def _digest(self, name: str, packed: Packed) -> str:
         """Return a name for this content of a file, asking the source only where no sum tells it."""
-        sums = sorted({**packed.packed_hashes}.items()), sorted({**packed.hashes}.items())
+        sums = sorted(packed.packed_hashes.items()), sorted(packed.hashes.items())
         known = (self._key_of(name), packed.name, packed.codec, packed.packed_size, packed.size, sums)
         told: tuple[object, ...] = ()
         if not any(sums):
@@ -273,8 +272,8 @@ class Unpacked(Wrapping):
     async def _pour(self, source: Storage, stored: str, stored_bytes: int, unpacking: Unpacking) -> None:
         """Fetch a part while the one before it is unpacked."""
         part: bytearray | None = None
-        for start in range(0, stored_bytes, _PART):
-            following = bytearray(min(_PART, stored_bytes - start))
+        for start in range(0, stored_bytes, _PART_BYTES):
+            following = bytearray(min(_PART_BYTES, stored_bytes - start))
             await _side_by_side(
                 partial(source.read_into, stored, start, memoryview(following)),
                 self._feeding(unpacking, part),
@@ -319,7 +318,7 @@ class Unpacked(Wrapping):
             if stop is not None:
                 stop()
             if undo is not None:
-                future.add_done_callback(partial(_undo, undo))
+                future.add_done_callback(partial(undo_result, undo))
             if not future.done():
                 with anyio.move_on_after(_GRACE, shield=True), suppress(Exception):
                     await asyncio.wrap_future(future)
@@ -377,9 +376,3 @@ def _modified(path: Path) -> int | None:
 def _close(lock: ByteLock | None) -> None:
     if lock is not None:
         lock.close()
-
-
-def _undo(undo: Callable[[T], object], future: Future[T]) -> None:
-    """Undo what came of a call that nobody waits for."""
-    if not future.cancelled() and future.exception() is None:
-        undo(future.result())

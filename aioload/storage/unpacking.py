@@ -33,7 +33,7 @@ ROOT = "aioload-unpacked-1"
 _NAMES = re.compile(r"bytes-(\d{1,15})")
 _SLOT_BITS = 60
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_PIECE = 1 << 20
+_PIECE_BYTES = 1 << 20  # read or written at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,8 +249,8 @@ class Unpacking:
         assert self._packed.size is not None, "checked when it was begun"
         target, packed = self._files
         self._size = unpack_whole(self._packed.codec, packed, target, self._packed.size)
-        for start in range(0, self._size if self._sums else 0, _PIECE):
-            self._sums.add(os.pread(target, min(_PIECE, self._size - start), start))
+        for start in range(0, self._size if self._sums else 0, _PIECE_BYTES):
+            self._sums.add(os.pread(target, min(_PIECE_BYTES, self._size - start), start))
 
     def _clear(self) -> None:
         files, self._files = self._files, []
@@ -326,4 +326,4 @@ def _pace(entry: os.DirEntry[str]) -> tuple[int, int]:
 def _write(fd: int, data: bytes | memoryview) -> None:
     view = memoryview(data)
     while view:
-        view = view[os.write(fd, view[:_PIECE]) :]
+        view = view[os.write(fd, view[:_PIECE_BYTES]) :]

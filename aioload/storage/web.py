@@ -25,7 +25,7 @@ from yarl import URL
 from .._version import __version__
 from ..errors import AioloadError, ClosedError, ConfigError, NotFoundError, StorageError
 from .address import Address
-from .answers import retry_after
+from .answers import GATEWAY, THROTTLED, TRIED_AGAIN, retry_after
 from .options import NetworkOptions
 from .proxies import proxy_for
 from .resolver import Resolver
@@ -43,9 +43,6 @@ _ALLOWED = "%/:=&?~#+!$,;'@()*[]"  # in an address beside letters and digits; th
 _SMALL_BYTES = 64 << 10  # of a body that nobody wants: read, so that the connection can be used again
 _MOST_URLS = 4096
 _GRACE = 1.0  # seconds for a loop to close what it has open
-_THROTTLED = frozenset({429, 503})
-_TRIED_AGAIN = frozenset({408, 429})
-_GATEWAY = frozenset({502, 504})
 
 
 class Web:
@@ -126,7 +123,7 @@ class Web:
             message = f"there is no {place} ({status}); check the address"
         elif status in (401, 403, 407):
             message = f"{place}: access was refused ({status}); check the headers or the signature given"
-        elif status in _THROTTLED:
+        elif status in THROTTLED:
             message = f"{place}: the server asks to be left alone for a while ({_phrase(status)})"
         else:
             message = f"{place}: the server answered {_phrase(status)}"
@@ -136,9 +133,9 @@ class Web:
             status=status,
             cause=_phrase(status),
             retry_after=retry_after(answer.headers),
-            throttled=status in _THROTTLED,
-            unreachable=status in _GATEWAY,
-            final=status < 500 and status not in _TRIED_AGAIN,
+            throttled=status in THROTTLED,
+            unreachable=status in GATEWAY,
+            final=status < 500 and status not in TRIED_AGAIN,
         )
 
     def translated(self, error: Exception, name: str, filled: int = 0) -> AioloadError:

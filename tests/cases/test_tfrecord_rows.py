@@ -110,7 +110,7 @@ def test_f03_the_scan_tells_how_many_records_are_whole(path: str, wholes: int) -
 
     assert found.wholes == wholes
     assert (found.damage is not None) == path.startswith("cut")
-    assert found.damage is None or f"record {wholes}, at byte" in found.damage
+    assert found.damage is None or f"in its record {wholes}" in found.damage
 
 
 def test_f02_what_is_no_tfrecord_is_refused_at_once() -> None:

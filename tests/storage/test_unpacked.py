@@ -165,9 +165,9 @@ async def test_a_file_is_fetched_once(opened: Opened) -> None:
 
 async def test_a_file_in_parts_is_one(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that is longer than a part is fetched in parts, and unpacked across their edges."""
-    monkeypatch.setattr("aioload.storage.unpacked._PART", 1000)
-    monkeypatch.setattr(codecs, "_SLICE", 7)
-    monkeypatch.setattr(codecs, "_PIECE", 100)
+    monkeypatch.setattr("aioload.storage.unpacked._PART_BYTES", 1000)
+    monkeypatch.setattr(codecs, "_SLICE_BYTES", 7)
+    monkeypatch.setattr(codecs, "_PIECE_BYTES", 100)
     source = Counting({"a": gzip.compress(os.urandom(2500) + CONTENT[:9000])})
     storage = opened(source, Packed("gzip"))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
+import types
 from collections import namedtuple
 from enum import Enum
 from fractions import Fraction
@@ -324,3 +325,11 @@ def test_large_texts_come_back_one_by_one(values: list[Any]) -> None:
     where, _ = pack({"x": values}, place)
 
     assert unpack(place, descriptor(place, where))["x"] == values
+
+
+def test_torch_that_another_thread_is_importing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it has no names yet, nothing is a tensor, and values are packed as ever."""
+    monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
+    values = {"a": b"bytes", "b": 7, "c": [object.__name__]}
+
+    assert packed(values) == values
