@@ -30,13 +30,23 @@ def main() -> None:
         return
     storage: dict[str, Any] = {"endpoint": options.endpoint} if options.endpoint else {}
 
+    try:
+        pack(options.address, storage)
+        stream(options.address, storage, options.cache)
+    except aioload.AioloadError as error:
+        parser.exit(1, f"{error}\n")
+
+
+def pack(address: str, storage: dict[str, Any]) -> None:
     fields = {"number": "int", "text": "str"}
-    with aioload.Writer(options.address, fields, shard_bytes=64 << 10, storage_options=storage) as writer:
+    with aioload.Writer(address, fields, shard_bytes=64 << 10, storage_options=storage) as writer:
         for record in range(2000):
             writer.write({"number": record, "text": "x" * 100}, key=f"{record:05}")
     print(f"packed {writer.total_bytes:,} bytes into {writer.shards} shards")
 
-    dataset = aioload.Dataset(options.address, storage_options=storage, cache_dir=options.cache or None)
+
+def stream(address: str, storage: dict[str, Any], cache: bool) -> None:
+    dataset = aioload.Dataset(address, storage_options=storage, cache_dir=cache or None)
     loading: dict[str, Any] = {"batch_size": 64, "shuffle": True, "transform": number, "num_workers": 2}
     with aioload.Loader(dataset, **loading).sync() as batches:
         epochs = [[batch["number"].tolist() for batch in batches] for _ in range(2)]

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import Annotated, Any
 
 import typer
@@ -14,6 +15,7 @@ from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextC
 
 from ..errors import ConfigError
 from ..machine import parse_bytes
+from ..storage.options import NetworkOptions
 
 __all__ = [
     "AsJson",
@@ -44,6 +46,7 @@ StorageOptions = Annotated[
 ]
 
 _REFRESH_SECONDS = 0.1
+_OPTIONS = tuple(field.name for field in fields(NetworkOptions))
 _TEXTS = ("endpoint", "region", "access_key_id", "max_in_flight")
 
 
@@ -77,6 +80,8 @@ def parse_storage_options(given: list[str] | None) -> dict[str, Any] | None:
             raise typer.BadParameter(
                 f"{name} may not stand on a command line, which everybody on the machine can read"
             )
+        if name not in _OPTIONS:
+            raise typer.BadParameter(f"there is no storage option {name!r}; known are {', '.join(_OPTIONS)}")
         try:
             options[name] = value if name in _TEXTS else json.loads(value)
         except ValueError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +15,9 @@ from .throttle import Throttle
 
 __all__ = ["Link", "NetworkCounts"]
 
+_log = logging.getLogger("aioload.storage")
+
+_TELL_AFTER = 5.0  # seconds of an outage, after which the log says why nothing comes
 _OUTAGE_GAP = 10.0  # seconds without a try, after which an outage counts anew
 _SPARE_HEDGE = 1.0  # seconds without a hedge, after which one is free: what waits for a read earns none
 _START, _LEAST, _MOST = 32 << 20, 1 << 20, 128 << 20  # bytes in flight: 64, 2 and 256 small reads
@@ -44,12 +48,19 @@ class Link:
 
     Args:
         max_in_flight: bytes in flight at most; by default they follow what the link gives.
+        shown: the place, for the log; nothing secret is in it.
         clock: tells the time.
     """
 
     def __init__(
-        self, *, max_in_flight: int | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        *,
+        max_in_flight: int | None = None,
+        shown: str = "",
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._shown = shown
+        self._is_told = False  # the log knows of the outage
         most = _MOST if max_in_flight is None else max_in_flight
         start = _START if max_in_flight is None else max_in_flight
         self.clock = clock
@@ -109,9 +120,18 @@ class Link:
         with self._lock:
             now = self.clock()
             if self._out is None or now - self._out[1] > _OUTAGE_GAP:
-                self._out = now, now
+                self._out, self._is_told = (now, now), False
             self._out = self._out[0], now
-            return now - self._out[0]
+            seconds = now - self._out[0]
+            tells = seconds > _TELL_AFTER and not self._is_told
+            self._is_told |= tells
+        if tells:
+            _log.warning(
+                "%s has not been reached for %.0f s; reads wait for it until their deadline",
+                self._shown or "a storage",
+                seconds,
+            )
+        return seconds
 
     def rest(self) -> float:
         """Return the seconds until requests should be sent again, which a server that throttles decides."""

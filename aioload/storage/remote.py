@@ -55,7 +55,7 @@ class Remote:
         if cache_bytes is not None and self.folder is None:
             raise ConfigError("cache_bytes says how much cache_dir may hold; pass that too, or leave it out")
         self._cache_bytes = None if cache_bytes is None else parse_bytes(cache_bytes, name="cache_bytes")
-        self._link = Link(max_in_flight=self.options.max_in_flight)
+        self._link = Link(max_in_flight=self.options.max_in_flight, shown=self.shown)
         self._pins = Pins()
         self._tally = CacheTally()
 

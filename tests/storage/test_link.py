@@ -59,6 +59,20 @@ def test_throttling_narrows_the_window_and_rests() -> None:
     assert link.counts().throttles == 20
 
 
+def test_an_outage_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """The log says after some seconds why nothing comes, and again only in another outage."""
+    now = [0.0]
+    link = Link(shown="http://host/set", clock=lambda: now[0])
+    told = []
+
+    for now[0] in (0.0, 4.0, 6.0, 12.0, 100.0, 104.0, 108.0):
+        link.unreachable()
+        told.append(len(caplog.records))
+
+    assert told == [0, 0, 1, 1, 1, 1, 2]
+    assert "http://host/set has not been reached for 6 s" in caplog.text
+
+
 def test_one_hedge_a_second_is_free() -> None:
     """A read that holds up all others is asked again: while they wait for it, nobody earns anything."""
     now = [100.0]
