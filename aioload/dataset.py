@@ -399,10 +399,10 @@ class Dataset(RecordSet):
 
     def _unpacked(self, storage: Storage, packed: Mapping[str, Packed]) -> Storage:
         """Return a storage around one that holds shards which are compressed as a whole."""
-        folder = default_cache_folder()
+        folder = self._remote.folder if self._remote is not None else None
         root = self._identity() or self._token  # what cannot be told apart is not found again
         key = self._remote.key if self._remote is not None else partial(_join, root)
-        return Unpacked(storage, folder, packed.get, key)
+        return Unpacked(storage, folder or default_cache_folder(), packed.get, key)
 
     async def _with_storage(self, use: Callable[[Storage], Coroutine[Any, Any, T]]) -> T:
         storage = self.open_storage()
