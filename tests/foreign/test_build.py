@@ -304,7 +304,9 @@ def test_damage_is_an_error_or_the_right_data(
     ).sync() as batches:
         found = [sample["bin"] for batch in batches for sample in batch]
 
-    assert len(found) == records - len({problem.record for problem in problems})
+    # where only the place at which a last row ends was damaged, the row itself is right
+    whole = records - len({problem.record for problem in problems})
+    assert whole <= len(found) <= (records if kind == "mds" else whole)
     assert records <= 8
     right = {foreign_sets.sample_bytes(number) for number in range(7)}
     if kind == "tfrecord":
