@@ -306,6 +306,21 @@ def test_pack_and_export_of_all_encodings_of_rows(tmp_path: Path) -> None:
     assert "list" in aio("pack", source, tmp_path / "own", status=1).stderr
 
 
+def test_pack_names_damaged_records_and_leaves_them_out_if_asked(tmp_path: Path) -> None:
+    """A record that fails its sum is named with its shard; with --skip-bad all others are packed."""
+    shard = case(tmp_path / "records", "tfrecord/data_crc.tfrecord")
+
+    refused = aio("pack", shard, tmp_path / "none", "--check", "none", status=1)
+    aio("pack", shard, tmp_path / "some", "--check", "none", "--skip-bad")
+
+    assert "record 1 (data_crc.tfrecord)" in refused.output.replace("\n", " ")
+    assert [sample["name"] for sample in map(Dataset(tmp_path / "some").__getitem__, range(2))] == [
+        b"s0",
+        b"s2",
+    ]
+    assert len(Dataset(tmp_path / "some")) == 2
+
+
 def test_pack_of_a_compressed_archive(tmp_path: Path) -> None:
     """The way out for archives that are compressed as a whole gives what is in them, byte for byte."""
     (tmp_path / "x.tar.gz").write_bytes(gzip.compress(foreign_sets.make_tar(range(8))))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..dataset import Dataset
+from ..errors import AioloadError
 from ..shard.kinds import NUMERIC_KINDS
-from .items import Item, Source
+from .items import Item, Source, Unreadable
 from .values import plain
 
 __all__ = ["foreign"]
@@ -15,8 +16,10 @@ __all__ = ["foreign"]
 def foreign(dataset: Dataset) -> Source:
     """Return the records of a set, in their order.
 
+    A record that is damaged, or lacks a field, is unreadable; the others are packed with `skip_bad`.
+
     Raises:
-        ShardError: the shards are no such set. The items raise it too, for a record that is damaged.
+        ShardError: the shards are no such set.
     """
     kinds = {
         # pictures that are no files, but pixels
@@ -26,16 +29,21 @@ def foreign(dataset: Dataset) -> Source:
     return Source(dataset.kind, kinds, _items(dataset), len(dataset))
 
 
-def _items(dataset: Dataset) -> Iterator[Item]:
+def _items(dataset: Dataset) -> Iterator[Item | Unreadable]:
     decoders = {
         name: dataset.decoders[name]
         for name, kind in dataset.fields.items()
         if name in dataset.encodings or kind in NUMERIC_KINDS
     }
     for number, raw in dataset.raw_records():
-        key, payloads = dataset.split_record(number, raw)
-        values = {name: plain(decode(payloads[name])) for name, decode in decoders.items()}
+        name = f"record {number} of {dataset.source}"
+        try:
+            key, payloads = dataset.split_record(number, raw)
+            values = {field: plain(decode(payloads[field])) for field, decode in decoders.items()}
+        except AioloadError as error:
+            yield Unreadable(name, str(error))
+            continue
         rest: dict[str, bytes | str] = {
-            name: bytes(payloads[name]) for name in dataset.fields if name not in decoders
+            field: bytes(payloads[field]) for field in dataset.fields if field not in decoders
         }
-        yield Item(f"record {number} of {dataset.source}", key or "", values, rest)
+        yield Item(name, key or "", values, rest)

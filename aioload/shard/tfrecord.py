@@ -161,7 +161,7 @@ class TFRecordFormat:
         except Malformed as error:
             raise ShardError(
                 f"this record is no tf.train.{_MESSAGES[self.payload]}: {error}; write the shard again, or "
-                "read its records as they are with payload='bytes'",
+                "pack the files apart, each kind into a set of its own",
                 category="broken",
                 cause=str(error),
             ) from error
@@ -237,7 +237,7 @@ class TFRecordFormat:
             there += sorted(str(raw, "utf-8", "replace") for raw in entries(data, lists=True))
         raise SampleError(
             f"this record has no value for field {name!r}; it has {', '.join(there) or 'no features'}; "
-            f"give a default with defaults={{{name!r}: …}}, or skip such records with on_error='skip'",
+            "ask for fields that all records have with fields={…}, or skip such records with on_error='skip'",
             category="missing",
             field=name,
             features=there,
@@ -350,7 +350,7 @@ def _other_payload(
 ) -> ShardError:
     return ShardError(
         f"record {number} of {name} (byte {start}) does not hold the payload {payload!r}: {error}; let it be "
-        "told from the records, or take payload='bytes'",
+        "told from the records",
         shard=name,
         record=number,
         offset=start,

@@ -63,7 +63,7 @@ def test_f05_an_absent_field_is_named_unless_there_is_a_default() -> None:
         asked.fields, asked.encodings, defaults={"no_kind": [1, -1], "nowhere": "nothing"}
     )
 
-    with pytest.raises(SampleError, match=r"'no_kind'.*empty_float.*defaults") as caught:
+    with pytest.raises(SampleError, match=r"'no_kind'.*empty_float.*on_error") as caught:
         asked.split(record)
     values = decoded(standing_in, record)
 

@@ -377,7 +377,7 @@ def test_an_absent_field_is_an_error_that_lists_what_is_there() -> None:
         example(a=feature("int64", [1]), b=feature("int64", [2])), example(a=feature("int64", [1]), b=b"")
     )
 
-    with pytest.raises(SampleError, match=r"'b'; it has a, b; give a default") as caught:
+    with pytest.raises(SampleError, match=r"'b'; it has a, b; ask for fields") as caught:
         samples(data)
 
     assert caught.value.features == ["a", "b"]  # type: ignore[attr-defined] - a fact
