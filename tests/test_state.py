@@ -103,7 +103,7 @@ def test_a_set_that_was_moved_goes_on(path: Path, state: dict[str, Any], tmp_pat
         ({"shuffle": False}, r"shuffle='block' \(here 'none'\)"),
         ({"shuffle": "full"}, r"shuffle='block' \(here 'full'\)"),
         ({"lanes": 5}, r"lanes=12 \(here 5\)"),
-        ({"block_bytes": 1000}, r"block_bytes=262144 \(here 1000\)"),
+        ({"block_bytes": 1000}, r"block_bytes=378 \(here 1000\)"),
     ],
 )
 def test_another_order_is_refused_or_taken(

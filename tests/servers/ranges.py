@@ -259,15 +259,21 @@ class RangeServer:
         if self._server is not None:
             self._server.close()
             self._server = None
-        serving = dict(self._serving)
-        for writer, task in serving.items():
-            _reset(writer)
-            if task is not None:
-                task.cancel()
-        await asyncio.gather(*filter(None, serving.values()))
+        for _ in range(3):  # also those who were accepted just now, and are not served yet
+            serving = dict(self._serving)
+            for writer, task in serving.items():
+                _reset(writer)
+                if task is not None:
+                    task.cancel()
+            await asyncio.gather(*filter(None, serving.values()))
+            await asyncio.sleep(0)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the requests of one connection, one after the other."""
+        if self._server is None:
+            _reset(writer)
+            writer.close()
+            return
         self._serving[writer] = asyncio.current_task()
         self.connections += 1
         number = self.connections
