@@ -133,7 +133,9 @@ def test_closing_while_workers_come_or_go(
     seen = decide({1: Change("workers", 2, "up"), 2: Change("workers", count, "then")})
 
     with Gate(tmp_path) as gate, Loader(path, batch_size=1, transform=gate, prefetch=2).sync() as loader:
-        take_until(loader, lambda: len(seen) >= 2, before=lambda: gate.open(RECORDS))
+        # the next epoch begins ahead of the end, so that its calls may take some of this one's permits
+        take_until(loader, lambda: len(seen) >= 2, before=lambda: gate.open(2 * RECORDS))
+        gate.shut()
 
 
 def test_memory_of_marks_is_set_aside_for_all_workers_there_may_be(path: Path) -> None:
