@@ -16,7 +16,7 @@ from conftest import TINY_RECORDS, TinySet
 
 import aioload
 from aioload import ConfigError, Dataset, SampleError, ShardError
-from aioload.packing import export, find_source
+from aioload.packing import Unreadable, export, find_source
 from aioload.shard.tfrecord import frame
 
 
@@ -223,14 +223,13 @@ def test_damage_in_a_shard_of_others_says_where_it_lies(tmp_path: Path) -> None:
     path.write_bytes(b"".join(records))
     dataset = Dataset(path)
 
-    for use in (
-        lambda: dataset[2],
-        lambda: export(dataset, tmp_path / "out"),
-        lambda: list(find_source([path]).items),
-    ):
+    for use in (lambda: dataset[2], lambda: export(dataset, tmp_path / "out")):
         with pytest.raises(ShardError, match=r"record 2 \(a\.tfrecord\): .* failed its checksum") as caught:
             use()
         assert (caught.value.shard, caught.value.record, caught.value.offset) == ("a.tfrecord", 2, start)
+    last = list(find_source([path]).items)[-1]
+    assert isinstance(last, Unreadable)
+    assert last.reason.startswith("record 2 (a.tfrecord): ")
 
 
 def test_the_progress_of_an_index_never_goes_back(tmp_path: Path) -> None:
