@@ -41,6 +41,7 @@ FLOORS = (
         "aioload.picks",
         "aioload.policy",
         "aioload.ranks",
+        "aioload.reason",
         "aioload.report",
         "aioload.shares",
         "aioload.state",

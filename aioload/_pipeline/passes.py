@@ -22,6 +22,7 @@ import numpy as np
 from .._workers.files import Unmapped
 from .._workers.layout import align
 from ..errors import AioloadError
+from ..reason import first_of
 from .decode import Decoder
 from .deliver import Delivery, Joined, Made, deliver, deliver_joined
 from .fetch import Fetcher
@@ -398,13 +399,6 @@ class _Brought:
     table: int  # where in it
     reads: Sequence[Read]
     chunks: Sequence[Chunk]
-
-
-def first_of(error: BaseException) -> BaseException:
-    """Return the first reason of what a task group raised: it is the reason."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 def as_ours(error: BaseException) -> AioloadError:

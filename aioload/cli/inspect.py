@@ -15,6 +15,7 @@ import typer
 from ..dataset import Dataset
 from ..decode import Decoder
 from ..errors import AioloadError, ConfigError
+from ..shard.kinds import media_suffix
 from ._console import (
     AsJson,
     StorageOptions,
@@ -30,10 +31,6 @@ __all__ = ["inspect"]
 
 _SHOWN = 5  # shards and records in the overview
 _INLINE = ("int", "float", "str", "json")  # kinds whose value says more than its size
-_MAGIC = (
-    (b"\xff\xd8\xff", ".jpg"), (b"\x89PNG", ".png"), (b"GIF8", ".gif"), (b"BM", ".bmp"), (b"II*\0", ".tif"),
-    (b"MM\0*", ".tif"), (b"fLaC", ".flac"), (b"OggS", ".ogg"), (b"ID3", ".mp3"), (b"\xff\xfb", ".mp3"),
-)  # fmt: skip
 _SUFFIXES = {"ndarray": ".npy", "str": ".txt", "json": ".json", "int": ".i64", "float": ".f64"}
 
 
@@ -195,11 +192,7 @@ def _suffix(kind: str, payload: memoryview) -> str:
     if kind not in ("image", "audio"):
         return _SUFFIXES.get(kind, ".bin")
 
-    head = bytes(payload[:12])
-    if head.startswith(b"RIFF"):
-        return ".webp" if head.endswith(b"WEBP") else ".wav"
-
-    return next((suffix for magic, suffix in _MAGIC if head.startswith(magic)), ".bin")
+    return f".{media_suffix(payload) or 'bin'}"
 
 
 def _show_overview(overview: dict[str, Any], data: str) -> None:

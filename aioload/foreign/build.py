@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ShardError
+from ..reason import first_of
 from ..shard.format import crc32c
 from ..shard.hashes import Sums
 from ..shard.index import Index
@@ -62,7 +63,7 @@ async def look_at_all(count: int, look: Callable[[int], Any], at_once: int = _SC
             for _ in range(min(at_once, count)):
                 group.start_soon(look_at_some)
     except BaseExceptionGroup as several:
-        raise _first(several) from None
+        raise first_of(several) from None
 
 
 async def scan_shards(
@@ -274,14 +275,3 @@ def pieces(index: Index, first: int, stop: int) -> list[tuple[int, int]]:
     if stop > begin:
         found.append((begin, stop))
     return found
-
-
-def _first(several: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return one of the errors of tasks that ended together, an ordinary one if there is any."""
-    error: BaseException = several
-    while isinstance(error, BaseExceptionGroup):
-        ordinary = [
-            each for each in error.exceptions if not isinstance(each, anyio.get_cancelled_exc_class())
-        ]
-        error = (ordinary or list(error.exceptions))[0]
-    return error

@@ -7,7 +7,7 @@ import zlib
 
 from ..errors import ConfigError, ShardError
 from ..shard.format import SHARD_HEADER
-from ..shard.tarheader import BLOCK
+from ..shard.tarheader import BLOCK, header_sums
 from ..shard.tfrecord import begins_record
 
 __all__ = ["HEAD_BYTES", "Told", "tell"]
@@ -108,9 +108,7 @@ def _is_tar(head: bytes) -> bool:
         expected = int(block[148:156].strip(b" \0"), 8)
     except ValueError:
         return False
-    blank = block[:148] + b" " * 8 + block[156:]
-    signed = sum(blank) - 256 * sum(byte > 127 for byte in blank)
-    return expected in (sum(blank), signed)
+    return expected in header_sums(block)
 
 
 def _unknown(name: str, what: str) -> ShardError:

@@ -100,8 +100,9 @@ async def open_foreign(
     async def make(known: Sidecar | None) -> Sidecar:
         shards = await tell_shards(storage, foreign.names, sizes) if mds is None else mds_shards(mds)
         source = unpacked(storage, shards.packed) if shards.packed else storage
+        sums = checksums or bool(shards.hashes)
         try:
-            return await _build(foreign, shards, source, known, checksums=checksums or bool(shards.hashes))
+            return await _build(foreign, shards, source, sizes, known, checksums=sums)
         finally:
             if source is not storage:
                 await close(source)
@@ -214,12 +215,19 @@ def _key(facts: Any) -> str:
 
 
 async def _build(
-    foreign: Foreign, shards: Shards, storage: Storage, known: Sidecar | None, *, checksums: bool
+    foreign: Foreign,
+    shards: Shards,
+    storage: Storage,
+    sizes: Sequence[int],
+    known: Sidecar | None,
+    *,
+    checksums: bool,
 ) -> Sidecar:
     """Look through all shards, and sum their records where that is asked for."""
     names = shards.names
     if known is None:
-        sizes = [size for size, _ in await look_up(storage, names)]
+        if shards.packed:  # what was looked up is what is stored
+            sizes = [size for size, _ in await look_up(storage, names)]
         with foreign.bar(f"indexing {foreign.label}", sum(sizes)) as progress:
             scanned = await scan_shards(
                 storage, names, sizes, lambda number: shards.begin(number, sizes[number]), progress

@@ -24,7 +24,7 @@ import numpy as np
 
 from ..dataset import Dataset
 from ..errors import ConfigError, SampleError, StorageError
-from ..shard.kinds import NUMERIC_KINDS, kind_of
+from ..shard.kinds import NUMERIC_KINDS, kind_of, media_suffix
 
 __all__ = ["ExportReport", "export"]
 
@@ -32,10 +32,6 @@ _SUFFIXES = {
     "image": "img", "audio": "snd", "int": "cls", "float": "float", "str": "txt", "json": "json",
     "ndarray": "npy", "bytes": "bin",
 }  # fmt: skip
-_MAGIC = (
-    (b"\xff\xd8\xff", "jpg"), (b"\x89PNG", "png"), (b"GIF8", "gif"), (b"BM", "bmp"), (b"II*\0", "tif"),
-    (b"MM\0*", "tif"), (b"fLaC", "flac"), (b"OggS", "ogg"), (b"ID3", "mp3"), (b"\xff\xfb", "mp3"),
-)  # fmt: skip
 _UNSAFE = re.compile(r'[\\:*?"<>|]')  # some system takes them for more than a letter
 _MOST_NAME_BYTES = 200  # of a part of a path: with a suffix, no file system takes much more than that
 _MOST_KEY_BYTES = 1000
@@ -149,10 +145,8 @@ def _member_field(field: str, kind: str, data: bytes) -> str:
     name = name[-_MOST_FIELD_LETTERS:].strip(".")
     if kind_of(name) == kind:
         return name
-    suffix = next((suffix for magic, suffix in _MAGIC if data.startswith(magic)), _SUFFIXES[kind])
-    if data[:4] == b"RIFF":
-        suffix = "webp" if data[8:12] == b"WEBP" else "wav"
-    return f"{name}.{suffix if kind in ('image', 'audio') else _SUFFIXES[kind]}"
+    suffix = media_suffix(data) if kind in ("image", "audio") else None
+    return f"{name}.{suffix or _SUFFIXES[kind]}"
 
 
 def _rendered(field: str, kind: str, value: Any) -> tuple[str, bytes]:

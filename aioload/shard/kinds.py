@@ -27,6 +27,7 @@ __all__ = [
     "check_fields",
     "encode",
     "kind_of",
+    "media_suffix",
 ]
 
 KINDS = ("image", "audio", "ndarray", "int", "float", "str", "bytes", "json")
@@ -51,8 +52,21 @@ _SUFFIXES = {
     "npy": "ndarray",
 }
 
+_MAGIC = (
+    (b"\xff\xd8\xff", "jpg"), (b"\x89PNG", "png"), (b"GIF8", "gif"), (b"BM", "bmp"), (b"II*\0", "tif"),
+    (b"MM\0*", "tif"), (b"fLaC", "flac"), (b"OggS", "ogg"), (b"ID3", "mp3"), (b"\xff\xfb", "mp3"),
+)  # fmt: skip
+
 _INT = struct.Struct("<q")
 _FLOAT = struct.Struct("<d")
+
+
+def media_suffix(data: bytes | memoryview) -> str | None:
+    """Return the suffix of a picture's or a sound's file, without a dot, as its first bytes tell it."""
+    head = bytes(data[:12])
+    if head.startswith(b"RIFF"):
+        return "webp" if head.endswith(b"WEBP") else "wav"
+    return next((suffix for magic, suffix in _MAGIC if head.startswith(magic)), None)
 
 
 def kind_of(name: str) -> str:

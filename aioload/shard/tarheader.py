@@ -161,10 +161,16 @@ def _check(head: bytes, at: int) -> tuple[bytes, int]:
     except ValueError:
         raise BadMember("a damaged header: its numbers are none", at) from None  # the cause says no more
 
-    right = sum(head) - sum(head[148:156]) + 8 * 32
-    if total != right and total != right - 256 * sum(byte > 127 for byte in head[:148] + head[156:]):
+    if total not in header_sums(head):
+        right = header_sums(head)[0]
         raise BadMember(f"a damaged header: its checksum is {total}, it should be {right}", at)
     return head[156:157], size
+
+
+def header_sums(head: bytes) -> tuple[int, int]:
+    """Return the sums that a header may give of itself: of unsigned bytes, and of signed ones."""
+    right = sum(head) - sum(head[148:156]) + 8 * 32
+    return right, right - 256 * sum(byte > 127 for byte in head[:148] + head[156:])
 
 
 def _number(text: bytes) -> int:
