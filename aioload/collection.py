@@ -35,6 +35,9 @@ class Source(Protocol):
     def index(self) -> Index:
         """Where each record lies."""
 
+    def tolerate(self) -> None:
+        """Let the set be opened though shards are missing: their records fail when they are read."""
+
     def open_storage(self) -> Storage:
         """Return a storage of the files; whoever opens it closes it."""
 

@@ -158,7 +158,10 @@ class Loader:
         if memory_limit != "auto":
             parse_bytes(memory_limit, name="memory_limit")
         check_functions(transform, collate, self._decode, travel=self.num_workers > 0)
-        self._remains = Remains(choose(on_error))
+        policy = choose(on_error)
+        self._remains = Remains(policy)
+        for source in self.dataset.sources if policy is not None else ():
+            source.tolerate()
         self._pool_options = PoolOptions(
             self.num_workers,
             None if worker_timeout is None else seconds("worker_timeout", worker_timeout),

@@ -176,8 +176,8 @@ def test_what_was_given_may_be_changed_later(monkeypatch: pytest.MonkeyPatch, tm
     again = pickle.loads(pickle.dumps(datasets))
 
     assert [repr(dataset.open_storage()) for dataset in again] == [repr(d.open_storage()) for d in datasets]
-    assert [str(dataset._remote.folder) for dataset in again] == folders
-    assert {dataset._remote.options.headers["A"] for dataset in again} == {"1"}
+    assert [str(dataset._home.remote.folder) for dataset in again] == folders
+    assert {dataset._home.remote.options.headers["A"] for dataset in again} == {"1"}
 
 
 def test_what_is_secret_in_an_address_is_not_shown() -> None:
@@ -192,7 +192,7 @@ def test_what_is_secret_in_an_address_is_not_shown() -> None:
 
 def test_a_folder_that_is_no_set(tmp_path: Path) -> None:
     """A folder without a manifest is an error that says what is missing and what to do."""
-    with pytest.raises(ShardError, match=r"manifest\.json.*pack it again"):
+    with pytest.raises(ShardError, match=r"manifest\.json.*no file; check the path"):
         len(Dataset(tmp_path))
 
 

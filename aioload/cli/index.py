@@ -39,11 +39,13 @@ def index(
     started = time.monotonic()
     options = parse_storage_options(storage_option)
     dataset = Dataset(sources[0] if len(sources) == 1 else sources, storage_options=options)
+    dataset.tolerate()
     contents = dataset.make_index(checksums=checksums, bar=partial(bytes_bar, quiet=quiet or as_json))
     if contents.kind == "aioload":
         raise ConfigError(f"{dataset.source} is a packed set, which has its index; nothing is to be done")
     found = contents.index
     damaged = {name: why for name, why in zip(found.shards, contents.damage, strict=False) if why is not None}
+    damaged |= {name: loss.text for name, loss in contents.lost.items()}
     if as_json:
         print_json(
             {

@@ -91,6 +91,7 @@ def _verify_own(data: str, options: Mapping[str, Any] | None, *, quiet: bool) ->
 
 def _verify_foreign(dataset: Dataset, *, quiet: bool) -> tuple[VerifyReport, str | None]:
     """Return what was found, and what could not be checked."""
+    dataset.tolerate()
     try:
         index = dataset.index
     except ShardError as error:

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..errors import ShardError
 from ..shard.format import RecordFormat
+from ..shard.sidecar import Loss
 from ..storage import Packed
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class Contents:
     """Of each file as it is stored, what tells its content from another; none where the index does."""
     damage: tuple[str | None, ...] = ()
     """Of each shard, why its last record cannot be read; None: all can."""
+    lost: Mapping[str, Loss] = field(default_factory=dict)
+    """By name, why nothing of a shard can be had; whoever reads its records is told."""
 
 
 def damage_of(contents: Contents, shard: int) -> ShardError | None:

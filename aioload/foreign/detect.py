@@ -9,6 +9,7 @@ from ..errors import ConfigError, ShardError
 from ..shard.format import SHARD_HEADER
 from ..shard.tarheader import BLOCK, header_sums
 from ..shard.tfrecord import begins_record
+from .names import format_of, way_out
 
 __all__ = ["HEAD_BYTES", "Told", "tell"]
 
@@ -45,7 +46,7 @@ def tell(head: bytes, name: str) -> Told:
         ShardError: it is nothing that is read here; says what it seems to be, and the way out.
     """
     if not head:
-        return ("tfrecord" if ".tfrec" in name.lower() else "tar"), None
+        return format_of(name) or "tar", None
     plain = _format_of(head)  # first: the length of a record, or a member's name, may look like any magic
     if plain is not None:
         return plain, None
@@ -58,15 +59,10 @@ def tell(head: bytes, name: str) -> Told:
     inner = _inflated(head, codec)
     found = _format_of(inner) if inner else None
     if found is None:
-        # what cannot be looked into is told by its name
-        found = "tfrecord" if ".tfrec" in name.lower() else "tar" if _says_tar(name) else None
+        found = format_of(name)  # what cannot be looked into is told by its name
     if found is None:
         raise _unknown(name, f"is compressed ({codec}), and holds neither a tar archive nor TFRecords")
     return found, codec
-
-
-def _says_tar(name: str) -> bool:
-    return ".tar" in name.lower() or name.lower().endswith((".tgz", ".tzst"))
 
 
 def _codec_of(head: bytes) -> str | None:
@@ -112,7 +108,8 @@ def _is_tar(head: bytes) -> bool:
 
 
 def _unknown(name: str, what: str) -> ShardError:
-    return ShardError(f"{name} {what}", shard=name, offset=0)
+    hint = way_out([name])
+    return ShardError(f"{name} {what}{f'; {hint}' if hint else ''}", shard=name, offset=0)
 
 
 def refuse_compressed_tar(name: str, codec: str) -> ConfigError:

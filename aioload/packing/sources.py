@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..dataset import Dataset
 from ..errors import ConfigError, NotFoundError, StorageError
-from ..foreign import MDS_INDEX, Place, expand, parse_wids
+from ..foreign import MDS_INDEX, Place, expand, format_of, parse_wids, unpacked_name
 from .folders import Listing, class_folder, flat_folder, list_folder
 from .foreign import foreign
 from .items import Source, printable
@@ -22,11 +22,9 @@ SOURCE_KINDS = ("folder", "flat", "webdataset", "tfrecord", "mds", "parquet", "c
 """A sub-folder a class; images without labels; tar archives; TFRecord files; MDS folders; tables."""
 
 _SUFFIXES = {
-    ".tar": "webdataset", ".tgz": "webdataset", ".tfrecord": "tfrecord", ".tfrecords": "tfrecord",
-    ".tfrec": "tfrecord", ".parquet": "parquet", ".csv": "csv", ".tsv": "csv", ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
+    ".tar": "webdataset", ".tfrecord": "tfrecord", ".parquet": "parquet", ".csv": "csv", ".tsv": "csv",
+    ".jsonl": "jsonl", ".ndjson": "jsonl",
 }  # fmt: skip
-_PACKED = (".gz", ".zst", ".bz2", ".xz")
 
 
 def find_source(
@@ -163,10 +161,8 @@ def _kind_by_suffix(paths: list[Path]) -> str:
 
 
 def _kind_by_name(name: str) -> str | None:
-    bare = name.lower()
-    for suffix in _PACKED:
-        bare = bare.removesuffix(suffix)
-    return _SUFFIXES.get(Path(bare).suffix, "tfrecord" if ".tfrecord-" in bare else None)
+    shard = format_of(name)
+    return _SUFFIXES.get(Path(unpacked_name(name).lower()).suffix if shard is None else f".{shard}")
 
 
 def _only(paths: list[Path]) -> Path:

@@ -36,6 +36,8 @@ class Scanned:
     """Names and kinds of the fields, as the first record has them."""
     facts: dict[str, Any] = field(default_factory=dict)
     """What the record format must know, as JSON has it."""
+    is_guess: bool = False
+    """Whether no record tells the fields, so that those of any other shard are better."""
 
     def __repr__(self) -> str:
         return f"<Scanned records={len(self.ends)} damage={self.damage!r}>"
@@ -44,6 +46,11 @@ class Scanned:
     def wholes(self) -> int:
         """How many records are whole: all, less the last where there is damage."""
         return len(self.ends) - (self.damage is not None)
+
+    @property
+    def data_bytes(self) -> int:
+        """Bytes from the beginning of the first record to the end of the last."""
+        return int(self.ends[-1]) - self.data_start if len(self.ends) else 0
 
 
 Scanner = Generator[tuple[int, int], memoryview, Scanned]

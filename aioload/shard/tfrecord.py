@@ -30,11 +30,12 @@ _MESSAGES = {"example": "Example", "sequence": "SequenceExample"}
 _HEAD = struct.Struct("<QI")
 _SUM = struct.Struct("<I")
 _FRAME_BYTES = _HEAD.size + _SUM.size
+_EMPTY_BYTES = 2  # of an example whose features are there, but none
 
 _WINDOW_BYTES = 4 << 20  # read at a time where records are small
 _HOP_BYTES = 64 << 10  # read at a head where they are large: heads of small records behind it come along
 _LARGE_BYTES = 256 << 10  # from here on a hop costs less than reading what it passes over
-_LEARN_RECORDS = 8  # whose fields are tried, where the first ones are damaged or empty
+_LEARN_RECORDS = 8  # whose fields are tried, where the first ones are damaged or hold no field
 
 
 def frame(data: bytes) -> bytes:
@@ -75,8 +76,8 @@ def scan(size: int, name: str, *, payload: Payload | None = None) -> Scanner:
     if damage == "checksum" and not ends:
         raise _no_tfrecord(name)
 
-    fields, facts = yield from _learn(ends, name, payload)
-    return _found(ends, at, size, name, damage, fields, facts)
+    fields, facts, is_guess = yield from _learn(ends, name, payload)
+    return replace(_found(ends, at, size, name, damage, fields, facts), is_guess=is_guess)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,29 +287,44 @@ def _pass(window: memoryview, first: int, size: int, ends: array[int]) -> tuple[
 
 def _learn(
     ends: array[int], name: str, payload: Payload | None
-) -> Generator[tuple[int, int], memoryview, tuple[Fields, dict[str, Any]]]:
-    """Return fields and facts as the first record tells them that is whole and has any."""
-    sound = False
-    for number in range(0 if payload == "bytes" else min(len(ends), _LEARN_RECORDS)):
+) -> Generator[tuple[int, int], memoryview, tuple[Fields, dict[str, Any], bool]]:
+    """Return fields and facts as the first record tells them that is whole and has any; else a guess."""
+    for number in [] if payload == "bytes" else _telling(ends):
         start = ends[number - 1] if number else 0
         record = yield start, ends[number]
         data = record[_HEAD.size : -_SUM.size]
         if not _is_sound(record, data):
             continue
 
-        sound = True
         try:
             told = payload or sniff(data)
             fields, encodings = learn(data, told) if told else ((), {})
         except (Malformed, UnicodeDecodeError) as error:
             raise _other_payload(name, number, start, payload, error) from error
         if fields:
-            return fields, {"payload": told, "encodings": encodings}
+            return fields, {"payload": told, "encodings": encodings}, False
 
-    if sound and payload is None:
+    is_guess = payload is None
+    if is_guess and (yield from _any_sound(ends)):
         payload = "bytes"  # of nothing but empty records, nothing else can be said
     fields = learn(memoryview(b""), payload)[0] if payload == "bytes" else ()
-    return fields, {"payload": payload or "example", "encodings": {}}
+    return fields, {"payload": payload or "example", "encodings": {}}, is_guess
+
+
+def _telling(ends: array[int]) -> list[int]:
+    """Return the first records that may hold a field: more than an empty message takes."""
+    sizes = np.diff(np.array(ends, np.uint64), prepend=np.uint64(0))
+    numbers: list[int] = np.flatnonzero(sizes > _FRAME_BYTES + _EMPTY_BYTES)[:_LEARN_RECORDS].tolist()
+    return numbers
+
+
+def _any_sound(ends: array[int]) -> Generator[tuple[int, int], memoryview, bool]:
+    """Tell whether any of the first records is whole."""
+    for number in range(min(len(ends), _LEARN_RECORDS)):
+        record = yield (ends[number - 1] if number else 0), ends[number]
+        if _is_sound(record, record[_HEAD.size : -_SUM.size]):
+            return True
+    return False
 
 
 def _is_sound(record: memoryview, data: memoryview) -> bool:

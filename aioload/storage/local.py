@@ -18,7 +18,7 @@ import errno
 import logging
 import os
 import stat
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -105,10 +105,11 @@ class LocalStorage:
 
     async def listing(self) -> list[str]:
         """Return the names of the files in the folder itself, but for hidden ones."""
-        if self._closed:
-            raise ClosedError(f"the storage over {self._root} has been closed; open it again")
-        with self._translating("."):
-            return await asyncio.wrap_future(self._threads.submit(_listed, self._root))
+        return await self._listed(os.DirEntry.is_file)
+
+    async def folders(self) -> list[str]:
+        """Return the names of the folders in the folder, but for hidden ones."""
+        return await self._listed(os.DirEntry.is_dir)
 
     async def read_into(self, name: str, start: int, out: memoryview) -> None:
         """Fill `out`, whole, with the bytes of a file from `start` on; filling nothing does no I/O."""
@@ -153,6 +154,12 @@ class LocalStorage:
     def __repr__(self) -> str:
         state = f"handles={self._handles.count} stuck={self.stuck}{' closed' if self._closed else ''}"
         return f"<LocalStorage root={str(self._root)!r} {state}>"
+
+    async def _listed(self, wanted: Callable[[os.DirEntry[str]], bool]) -> list[str]:
+        if self._closed:
+            raise ClosedError(f"the storage over {self._root} has been closed; open it again")
+        with self._translating("."):
+            return await asyncio.wrap_future(self._threads.submit(_listed, self._root, wanted))
 
     def _check(self, name: str) -> None:
         check_name(name)
@@ -237,9 +244,9 @@ class LocalStorage:
             raise StorageError(message, shard=name, errno=error.errno, cause=error.strerror) from error
 
 
-def _listed(root: Path) -> list[str]:
+def _listed(root: Path, wanted: Callable[[os.DirEntry[str]], bool]) -> list[str]:
     with os.scandir(root) as entries:
-        return [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_file()]
+        return [entry.name for entry in entries if not entry.name.startswith(".") and wanted(entry)]
 
 
 def _advise(path: str, places: Sequence[tuple[int, int]]) -> None:
