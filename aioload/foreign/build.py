@@ -21,6 +21,7 @@ from ..shard.hashes import Sums
 from ..shard.scan import Scanned, Scanner
 from ..shard.sidecar import Part, join
 from ..storage import read
+from .ahead import reading_ahead
 
 if TYPE_CHECKING:
     from ..shard.index import Index
@@ -30,6 +31,7 @@ __all__ = [
     "ASKED_AT_ONCE",
     "PIECE_BYTES",
     "Progress",
+    "depth_of",
     "look_at_all",
     "pieces",
     "read_piece",
@@ -43,6 +45,7 @@ PIECE_BYTES = 8 << 20
 """What neighbouring records that are read at once have together; a larger record is read alone."""
 
 _SCANNED_AT_ONCE = 16  # shards; each holds a window of a few MiB
+_READS_AT_ONCE = 8  # of few shards, one by one: more than that a link hardly needs
 
 Progress = Callable[[int], object]
 """Told of so many more bytes that have been seen to."""
@@ -64,8 +67,13 @@ async def look_at_all(count: int, look: Callable[[int], Any], at_once: int = _SC
         raise first_of(several) from None
 
 
+def depth_of(count: int) -> int:
+    """Return how many reads ahead there may be for each of so many shards."""
+    return _READS_AT_ONCE // max(count, 1) - 1 if count < _READS_AT_ONCE else 0
+
+
 async def scan_shard(
-    storage: Storage, name: str, size: int, scanner: Scanner, progress: Progress = int
+    storage: Storage, name: str, size: int, scanner: Scanner, progress: Progress = int, *, depth: int = 0
 ) -> Scanned:
     """Return what a scanner finds in a shard; it may go back, but progress does not.
 
@@ -75,6 +83,7 @@ async def scan_shard(
         size: its, in bytes.
         scanner: has not begun.
         progress: told of bytes.
+        depth: reads ahead of it that may be under way.
 
     Raises:
         ShardError: it is not of the scanner's format.
@@ -82,15 +91,17 @@ async def scan_shard(
     """
     seen = 0
     data: memoryview | None = None
-    while True:
-        step = await anyio.to_thread.run_sync(_step, scanner, data)
-        if isinstance(step, Scanned):
-            progress(size - seen)
-            return step
-        start, stop = step
-        data = memoryview(await read(storage, name, start, stop))
-        progress(max(stop - seen, 0))
-        seen = max(stop, seen)
+    async with reading_ahead(storage, name, size, depth) as file:
+        while True:
+            step = await anyio.to_thread.run_sync(_step, scanner, data)
+            if isinstance(step, Scanned):
+                break
+            start, stop = step
+            data = memoryview(await file.read(start, stop))
+            progress(max(stop - seen, 0))
+            seen = max(stop, seen)
+    progress(size - seen)
+    return step
 
 
 def _step(scanner: Scanner, data: memoryview | None) -> tuple[int, int] | Scanned:
@@ -108,6 +119,8 @@ async def sum_shard(
     part: Part,
     hashes: Mapping[str, str] | None = None,
     progress: Progress = int,
+    *,
+    depth: int = 0,
 ) -> npt.NDArray[np.uint32]:
     """Return a CRC-32C of each record of a shard, for formats that have no sums of their own.
 
@@ -117,6 +130,7 @@ async def sum_shard(
         part: what is known of it.
         hashes: sums of the whole shard, by algorithm, with which its bytes are compared meanwhile.
         progress: told of bytes.
+        depth: reads that may be under way beside the first.
 
     Raises:
         ShardError: the shard has another sum than it should, and again when it is read once more.
@@ -124,30 +138,36 @@ async def sum_shard(
     index = join((name,), (part,), "").index
     if hashes:
         try:
-            found = await _read_whole(storage, index, hashes)
+            found = await _read_whole(storage, index, hashes, depth)
         except ShardError:
-            found = await _read_whole(storage, index, hashes)
+            found = await _read_whole(storage, index, hashes, depth)
         if found is not None:
             progress(int(index.positions[-1]))
             return found
     sums = np.zeros(len(index), np.uint32)
-    for begin, end in pieces(index, 0, len(index)):
+    wanted = pieces(index, 0, len(index))
+
+    async def look(number: int) -> None:
+        begin, end = wanted[number]
         sums[begin:end] = await _sums(storage, index, begin, end, progress)
+
+    await look_at_all(len(wanted), look, 1 + depth)
     return sums
 
 
 async def _read_whole(
-    storage: Storage, index: Index, hashes: Mapping[str, str]
+    storage: Storage, index: Index, hashes: Mapping[str, str], depth: int
 ) -> npt.NDArray[np.uint32] | None:
     """Compare all bytes of a shard with its sums; return its records', unless they lie criss-cross."""
     (name,) = index.shards
     whole = Sums(name, hashes)
     records = _Passing(index)
     size = await storage.size(name) if whole else 0
-    for start in range(0, size, PIECE_BYTES):
-        part = await read(storage, name, start, min(start + PIECE_BYTES, size))
-        await anyio.to_thread.run_sync(whole.add, part)
-        await anyio.to_thread.run_sync(records.add, part)
+    async with reading_ahead(storage, name, size, depth) as file:
+        for start in range(0, size, PIECE_BYTES):
+            part = await file.read(start, min(start + PIECE_BYTES, size))
+            await anyio.to_thread.run_sync(whole.add, part)
+            await anyio.to_thread.run_sync(records.add, part)
     whole.check()
     return records.sums if size and records.in_order else None
 

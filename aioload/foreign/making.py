@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..shard.sidecar import Part, Sidecar, join
-from .build import ASKED_AT_ONCE, Progress, look_at_all, scan_shard, sum_shard
+from .build import ASKED_AT_ONCE, Progress, depth_of, look_at_all, scan_shard, sum_shard
 from .lost import lost_part
 
 if TYPE_CHECKING:
@@ -124,9 +124,10 @@ async def _scan(making: Making, parts: dict[int, Part]) -> None:
         with losses.noted(number):
             size = sizes[number]
             scanner = making.shards.begin(number, size)
-            scanned = await scan_shard(making.storage, names[number], size, scanner, progress)
+            scanned = await scan_shard(making.storage, names[number], size, scanner, progress, depth=depth)
             parts[number] = Part(size, scanned)
 
+    depth = depth_of(len(wanted))
     if wanted:
         with making.bar(f"indexing {making.label}", sum(sizes.values())) as progress:
             await look_at_all(len(wanted), look)
@@ -155,9 +156,11 @@ async def _sum(making: Making, parts: dict[int, Part]) -> None:
     async def look(place: int) -> None:
         number, name = wanted[place], names[wanted[place]]
         with making.losses.noted(number):
-            sums = await sum_shard(making.storage, name, parts[number], hashes.get(name), progress)
+            known = hashes.get(name)
+            sums = await sum_shard(making.storage, name, parts[number], known, progress, depth=depth)
             parts[number] = replace(parts[number], sums=sums)
 
+    depth = depth_of(len(wanted))
     if wanted:
         with making.bar(f"summing {making.label}", total) as progress:
             await look_at_all(len(wanted), look)

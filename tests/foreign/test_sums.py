@@ -32,9 +32,9 @@ def summed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
     right = making.sum_shard
 
-    async def note(storage: object, name: str, *arguments: object) -> object:
+    async def note(storage: object, name: str, *arguments: object, **options: object) -> object:
         found.append(name)
-        return await right(storage, name, *arguments)  # type: ignore[arg-type]
+        return await right(storage, name, *arguments, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(making, "sum_shard", note)
     return found
@@ -46,9 +46,9 @@ def scanned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
     right = making.scan_shard
 
-    async def note(storage: object, name: str, *arguments: object) -> object:
+    async def note(storage: object, name: str, *arguments: object, **options: object) -> object:
         found.append(name)
-        return await right(storage, name, *arguments)  # type: ignore[arg-type]
+        return await right(storage, name, *arguments, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(making, "scan_shard", note)
     return found
