@@ -5,11 +5,8 @@ from __future__ import annotations
 import operator
 import os
 import threading
-from collections import deque
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from functools import partial
-from itertools import starmap
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
@@ -46,8 +43,6 @@ if TYPE_CHECKING:
 __all__ = ["Dataset"]
 
 T = TypeVar("T")
-
-_READ_AHEAD = 3  # pieces of 8 MiB, while another is looked at
 
 
 class Dataset(RecordSet):
@@ -226,16 +221,15 @@ class Dataset(RecordSet):
         Raises:
             ShardError: a shard cannot be read to its end; after all that come before.
         """
-        index = self.index  # asked for first: what a storage must unpack is known once a set is open
+        shards = self.index.shards  # asked for first: what a storage must unpack is known once a set is open
         with start_blocking_portal() as portal:
             storage = self.open_storage()
             try:
-                for shard, name in enumerate(index.shards):
-                    first, stop = index.shard_records[shard : shard + 2].tolist()
+                for shard, name in enumerate(shards):
+                    first, stop = self.index.shard_records[shard : shard + 2].tolist()
                     damage = damage_of(self.contents, shard)
-                    wanted = pieces(index, first, stop - (damage is not None))
-                    begin = partial(portal.start_task_soon, read_piece, storage, index, name)
-                    yield from _ahead(starmap(begin, wanted))
+                    for begin, end in pieces(self.index, first, stop - (damage is not None)):
+                        yield from portal.call(read_piece, storage, self.index, name, begin, end)
                     if damage is not None:
                         raise damage
             finally:
@@ -300,21 +294,6 @@ def _checked(fields: Mapping[str, str]) -> dict[str, str]:
     except (AttributeError, TypeError) as error:
         raise ConfigError(f"fields map names to kinds, as in {{'jpg': 'image'}}, got {fields!r}") from error
     return dict(fields)
-
-
-def _ahead(reads: Iterator[Future[list[T]]]) -> Iterator[T]:
-    """Yield what reads bring, in their order, having begun some that come later."""
-    under_way: deque[Future[list[T]]] = deque()
-    try:
-        for read_ in reads:
-            under_way.append(read_)
-            if len(under_way) > _READ_AHEAD:
-                yield from under_way.popleft().result()
-        while under_way:
-            yield from under_way.popleft().result()
-    finally:
-        for left in under_way:
-            left.cancel()
 
 
 def _blocking(waited: Coroutine[Any, Any, T]) -> T:

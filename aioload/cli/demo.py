@@ -18,11 +18,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from .. import digits
+from .._workers.processes import processes
 from ..errors import AioloadError, ConfigError
 from ..loader import Loader
 from ..machine import usable_cpus
 from ..packing import Source, find_source, pack
-from ..packing.processes import processes
 from ._console import count, parse_workers, progress_bar, size
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ while other shards are read.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from ..shard.hashes import Sums
 from ..shard.scan import Scanned, Scanner
 from ..shard.sidecar import Part, join
 from ..storage import read
-from .ahead import reading_ahead
+from .sweep import sweeping
 
 if TYPE_CHECKING:
     from ..shard.index import Index
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
 __all__ = [
     "ASKED_AT_ONCE",
     "PIECE_BYTES",
+    "HandedOver",
     "Progress",
+    "Work",
     "depth_of",
     "look_at_all",
     "pieces",
@@ -49,6 +52,33 @@ _READS_AT_ONCE = 8  # of few shards, one by one: more than that a link hardly ne
 
 Progress = Callable[[int], object]
 """Told of so many more bytes that have been seen to."""
+
+
+class Work:
+    """What looking through shards costs; here nobody wants to know."""
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether what has hardly begun is to be handed over."""
+        return False
+
+    def note(self, seconds: float, num_bytes: int) -> None:
+        """Count time of a processor, and what was looked through in it."""
+
+
+NO_WORK = Work()
+
+
+class HandedOver(Exception):
+    """A shard is to be looked through elsewhere.
+
+    Args:
+        seen: bytes that progress was told of.
+    """
+
+    def __init__(self, seen: int) -> None:
+        super().__init__(seen)
+        self.seen = seen
 
 
 async def look_at_all(count: int, look: Callable[[int], Any], at_once: int = _SCANNED_AT_ONCE) -> None:
@@ -73,7 +103,14 @@ def depth_of(count: int) -> int:
 
 
 async def scan_shard(
-    storage: Storage, name: str, size: int, scanner: Scanner, progress: Progress = int, *, depth: int = 0
+    storage: Storage,
+    name: str,
+    size: int,
+    scanner: Scanner,
+    progress: Progress = int,
+    *,
+    depth: int = 0,
+    work: Work = NO_WORK,
 ) -> Scanned:
     """Return what a scanner finds in a shard; it may go back, but progress does not.
 
@@ -84,19 +121,24 @@ async def scan_shard(
         scanner: has not begun.
         progress: told of bytes.
         depth: reads ahead of it that may be under way.
+        work: told of the time that it takes.
 
     Raises:
+        HandedOver: it is to be looked through elsewhere, all of it again.
         ShardError: it is not of the scanner's format.
         StorageError: the storage failed.
     """
     seen = 0
     data: memoryview | None = None
-    async with reading_ahead(storage, name, size, depth) as file:
+    async with sweeping(storage, name, size, depth) as file:
         while True:
-            step = await anyio.to_thread.run_sync(_step, scanner, data)
+            step, seconds = await anyio.to_thread.run_sync(_step, scanner, data)
             if isinstance(step, Scanned):
                 break
             start, stop = step
+            work.note(seconds, max(stop - seen, 0))
+            if work.is_elsewhere and seen < size // 2:
+                raise HandedOver(seen)
             data = memoryview(await file.read(start, stop))
             progress(max(stop - seen, 0))
             seen = max(stop, seen)
@@ -104,13 +146,14 @@ async def scan_shard(
     return step
 
 
-def _step(scanner: Scanner, data: memoryview | None) -> tuple[int, int] | Scanned:
-    """Let a scanner go on; a StopIteration cannot cross from a thread into a coroutine."""
+def _step(scanner: Scanner, data: memoryview | None) -> tuple[tuple[int, int] | Scanned, float]:
+    """Let a scanner go on, and time it; a StopIteration cannot cross from a thread into a coroutine."""
+    began = time.thread_time()
     try:
-        return next(scanner) if data is None else scanner.send(data)
+        step = next(scanner) if data is None else scanner.send(data)
     except StopIteration as end:
-        found: Scanned = end.value
-        return found
+        step = end.value
+    return step, time.thread_time() - began
 
 
 async def sum_shard(
@@ -121,6 +164,7 @@ async def sum_shard(
     progress: Progress = int,
     *,
     depth: int = 0,
+    work: Work = NO_WORK,
 ) -> npt.NDArray[np.uint32]:
     """Return a CRC-32C of each record of a shard, for formats that have no sums of their own.
 
@@ -131,6 +175,7 @@ async def sum_shard(
         hashes: sums of the whole shard, by algorithm, with which its bytes are compared meanwhile.
         progress: told of bytes.
         depth: reads that may be under way beside the first.
+        work: told of the time that it takes.
 
     Raises:
         ShardError: the shard has another sum than it should, and again when it is read once more.
@@ -149,7 +194,8 @@ async def sum_shard(
 
     async def look(number: int) -> None:
         begin, end = wanted[number]
-        sums[begin:end] = await _sums(storage, index, begin, end, progress)
+        sums[begin:end], seconds = await _sums(storage, index, begin, end, progress)
+        work.note(seconds, int(index.positions[end] - index.positions[begin]))
 
     await look_at_all(len(wanted), look, 1 + depth)
     return sums
@@ -163,7 +209,7 @@ async def _read_whole(
     whole = Sums(name, hashes)
     records = _Passing(index)
     size = await storage.size(name) if whole else 0
-    async with reading_ahead(storage, name, size, depth) as file:
+    async with sweeping(storage, name, size, depth) as file:
         for start in range(0, size, PIECE_BYTES):
             part = await file.read(start, min(start + PIECE_BYTES, size))
             await anyio.to_thread.run_sync(whole.add, part)
@@ -198,22 +244,30 @@ class _Passing:
 
 async def _sums(
     storage: Storage, index: Index, first: int, stop: int, progress: Progress
-) -> npt.NDArray[np.uint32]:
-    """Return the sums of neighbouring records; one that is larger than a piece is summed in parts."""
+) -> tuple[npt.NDArray[np.uint32], float]:
+    """Return the sums of neighbouring records, and how long they took; a large one is summed in parts."""
     if stop - first == 1:
-        return np.array([await _sum_of_one(storage, index, first, progress)], np.uint32)
+        return np.array([await _sum_of_one(storage, index, first, progress)], np.uint32), 0.0
     records = await read_piece(storage, index, index.shards[0], first, stop)
-    progress(sum(len(raw) for _, raw in records))
-    return np.array(await anyio.to_thread.run_sync(lambda: [crc32c(raw) for _, raw in records]), np.uint32)
+    progress(int(index.positions[stop] - index.positions[first]))  # links lead far back, and count once
+    return await anyio.to_thread.run_sync(_sums_of, records)
+
+
+def _sums_of(records: list[tuple[int, memoryview]]) -> tuple[npt.NDArray[np.uint32], float]:
+    began = time.thread_time()
+    sums = np.array([crc32c(raw) for _, raw in records], np.uint32)
+    return sums, time.thread_time() - began
 
 
 async def _sum_of_one(storage: Storage, index: Index, record: int, progress: Progress) -> int:
     located = index.locate(np.array([record], np.int64))
     low, high, value = int(located.start[0]), int(located.stop[0]), 0
+    left = int(index.positions[record + 1] - index.positions[record])  # of a link, less than is read
     for place in range(low, high, PIECE_BYTES):
         part = await read(storage, index.shards[0], place, min(place + PIECE_BYTES, high))
         value = await anyio.to_thread.run_sync(_add_to_sum, part, value)
-        progress(len(part))
+        progress(min(len(part), left))
+        left -= min(len(part), left)
     return value
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..storage import Storage
     from .lost import Losses
 
-__all__ = ["Shards", "contents_of", "mds_shards", "tell_shards"]
+__all__ = ["Shards", "contents_of", "mds_shards", "scanner_of", "tell_shards"]
 
 _log = logging.getLogger("aioload.index")
 
@@ -41,8 +41,6 @@ class Shards:
     """Their format."""
     names: tuple[str, ...]
     """Theirs, as they are called once they are unpacked."""
-    begin: Callable[[int, int], Scanner]
-    """Returns the scanner of a shard, by its number and size."""
     packed: Mapping[str, Packed] = field(default_factory=dict)
     """What is known of those that are compressed as a whole."""
     hashes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -53,6 +51,20 @@ class Shards:
     def records_of(self, number: int) -> int:
         """Return how many records stand for a shard of which nothing can be had."""
         return self.records[number] if self.records else 1
+
+
+def scanner_of(kind: str, name: str, size: int, records: int) -> Scanner:
+    """Return what looks through a shard.
+
+    Args:
+        kind: its format.
+        name: its.
+        size: its, in bytes.
+        records: how many it is said to have, of an MDS folder.
+    """
+    if kind == "mds":
+        return scan_mds(size, name, records)
+    return tar.scan(size, name) if kind == "tar" else tfrecord.scan(size, name)
 
 
 async def tell_shards(
@@ -89,8 +101,7 @@ async def tell_shards(
     if kind == "tar" and packed:
         name, how = next(iter(packed.items()))
         raise refuse_compressed_tar(name, how.codec)
-    scan = tar.scan if kind == "tar" else tfrecord.scan
-    return Shards(kind, names, lambda number, size: scan(size, names[number]), packed)
+    return Shards(kind, names, packed)
 
 
 def _one_kind(kinds: Mapping[str, str]) -> str | None:
@@ -125,15 +136,7 @@ def mds_shards(index: MdsIndex) -> Shards:
         for shard in index.shards
         if shard.raw.hashes and shard.raw.name not in packed
     }
-    samples = [shard.samples for shard in index.shards]
-    return Shards(
-        "mds",
-        names,
-        lambda number, size: scan_mds(size, names[number], samples[number]),
-        packed,
-        hashes,
-        tuple(samples),
-    )
+    return Shards("mds", names, packed, hashes, tuple(shard.samples for shard in index.shards))
 
 
 def _packed(codec: str, stored: MdsFile, raw: MdsFile) -> Packed:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..shard.sidecar import Part, Sidecar, join
-from .build import ASKED_AT_ONCE, Progress, depth_of, look_at_all, scan_shard, sum_shard
+from .build import ASKED_AT_ONCE, Progress, depth_of, look_at_all
+from .crew import Crew, Task
 from .lost import lost_part
 
 if TYPE_CHECKING:
@@ -81,6 +83,8 @@ class Making:
     """Told of shards of which nothing can be had."""
     bar: Bar
     """Shows progress."""
+    root: Path | None = None
+    """Folder of the shards, where they lie on this machine and are not compressed."""
 
 
 async def make(making: Making, known: Known, *, checksums: bool) -> Sidecar:
@@ -122,15 +126,15 @@ async def _scan(making: Making, parts: dict[int, Part]) -> None:
         if number in losses:
             return
         with losses.noted(number):
-            size = sizes[number]
-            scanner = making.shards.begin(number, size)
-            scanned = await scan_shard(making.storage, names[number], size, scanner, progress, depth=depth)
-            parts[number] = Part(size, scanned)
+            task = Task(making.shards.kind, names[number], sizes[number], making.shards.records_of(number))
+            parts[number] = Part(task.size, await crew.scan(making.storage, task, progress, depth=depth))
 
     depth = depth_of(len(wanted))
     if wanted:
-        with making.bar(f"indexing {making.label}", sum(sizes.values())) as progress:
-            await look_at_all(len(wanted), look)
+        total = sum(sizes.values())
+        with making.bar(f"indexing {making.label}", total) as progress:
+            async with Crew(making.root, total, len(wanted)) as crew:
+                await look_at_all(len(wanted), look)
 
 
 async def _sizes(making: Making, wanted: Sequence[int]) -> dict[int, int]:
@@ -156,11 +160,12 @@ async def _sum(making: Making, parts: dict[int, Part]) -> None:
     async def look(place: int) -> None:
         number, name = wanted[place], names[wanted[place]]
         with making.losses.noted(number):
-            known = hashes.get(name)
-            sums = await sum_shard(making.storage, name, parts[number], known, progress, depth=depth)
-            parts[number] = replace(parts[number], sums=sums)
+            part, known = parts[number], hashes.get(name)
+            sums = await crew.sum(making.storage, name, part, known, progress, depth=depth)
+            parts[number] = replace(part, sums=sums)
 
     depth = depth_of(len(wanted))
     if wanted:
         with making.bar(f"summing {making.label}", total) as progress:
-            await look_at_all(len(wanted), look)
+            async with Crew(making.root, total, len(wanted)) as crew:
+                await look_at_all(len(wanted), look)

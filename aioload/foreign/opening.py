@@ -187,7 +187,8 @@ async def _make(
     else:
         shards = await tell_shards(storage, files.names, files.sizes, known.told, files.losses)
     source = unpack(storage, shards.packed) if shards.packed else storage
-    making = Making(foreign.label, shards, source, files.sizes, files.losses, opening.bar)
+    root = None if shards.packed else foreign.folder
+    making = Making(foreign.label, shards, source, files.sizes, files.losses, opening.bar, root)
     try:
         return await make(making, known, checksums=opening.checksums)
     finally:

@@ -19,12 +19,12 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
+from .._workers.processes import processes
 from ..errors import ConfigError, SampleError, WorkerError
 from ..machine import usable_cpus
 from ..shard.writer import Writer
 from .items import Item, Source, Unreadable
 from .prepare import CHECKS, Prepared, Recipe, prepare
-from .processes import processes
 
 __all__ = ["PackReport", "pack"]
 

@@ -11,7 +11,7 @@ import pytest
 from servers.ranges import RangeServer
 
 from aioload import Dataset
-from aioload.foreign import making
+from aioload.foreign import crew
 
 from .test_build import linked
 
@@ -30,13 +30,13 @@ def folder(tmp_path: Path) -> Path:
 def summed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Note each shard whose records are summed."""
     found: list[str] = []
-    right = making.sum_shard
+    right = crew.sum_shard
 
     async def note(storage: object, name: str, *arguments: object, **options: object) -> object:
         found.append(name)
         return await right(storage, name, *arguments, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(making, "sum_shard", note)
+    monkeypatch.setattr(crew, "sum_shard", note)
     return found
 
 
@@ -44,13 +44,13 @@ def summed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def scanned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Note each shard that is looked through."""
     found: list[str] = []
-    right = making.scan_shard
+    right = crew.scan_shard
 
     async def note(storage: object, name: str, *arguments: object, **options: object) -> object:
         found.append(name)
         return await right(storage, name, *arguments, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(making, "scan_shard", note)
+    monkeypatch.setattr(crew, "scan_shard", note)
     return found
 
 

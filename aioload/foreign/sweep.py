@@ -1,4 +1,4 @@
-"""Ahead: bytes of a file that somebody goes through from front to back, read before they are asked for.
+"""Sweep: one way through a file from front to back, whose bytes are read before they are asked for.
 
 Over a network one read at a time leaves the link idle for as long as each answer takes. Whoever looks through
 a shard asks for windows that follow, or nearly follow, each other; once that has been seen, a few pieces
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from ..storage import Storage
 
-__all__ = ["Ahead", "reading_ahead"]
+__all__ = ["Sweep", "sweeping"]
 
 _PIECE_BYTES = 4 << 20
 _LEAST_BYTES = 1 << 20  # of a window of somebody who reads everything
@@ -32,7 +32,7 @@ _WINDOWS = 2  # that follow each other, before anything is read ahead
 
 
 @asynccontextmanager
-async def reading_ahead(storage: Storage, name: str, size: int, depth: int) -> AsyncIterator[Ahead]:
+async def sweeping(storage: Storage, name: str, size: int, depth: int) -> AsyncIterator[Sweep]:
     """Open a file for going through it.
 
     Args:
@@ -43,14 +43,14 @@ async def reading_ahead(storage: Storage, name: str, size: int, depth: int) -> A
     """
     try:
         async with anyio.create_task_group() as group:
-            yield Ahead(storage, name, size, depth, group)
+            yield Sweep(storage, name, size, depth, group)
             group.cancel_scope.cancel()
     except BaseExceptionGroup as several:
         raise first_of(several) from None
 
 
-class Ahead:
-    """One file; `reading_ahead` opens it."""
+class Sweep:
+    """One file; `sweeping` opens it."""
 
     def __init__(self, storage: Storage, name: str, size: int, depth: int, group: TaskGroup) -> None:
         self._storage = storage

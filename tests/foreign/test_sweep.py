@@ -1,4 +1,4 @@
-"""Ahead: whoever goes through a file gets its bytes, a few of them before they were asked for."""
+"""Sweep: whoever goes through a file gets its bytes, a few of them before they were asked for."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aioload import Dataset, ShardError
-from aioload.foreign import ahead
-from aioload.foreign.ahead import reading_ahead
+from aioload.foreign import sweep
+from aioload.foreign.sweep import sweeping
 from aioload.storage import MemoryStorage
 
 DATA = bytes(range(256)) * 2
@@ -24,9 +24,9 @@ DATA = bytes(range(256)) * 2
 def small() -> Iterator[None]:
     """Let windows and pieces be a few bytes."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ahead, "_PIECE_BYTES", 16)
-        patch.setattr(ahead, "_LEAST_BYTES", 8)
-        patch.setattr(ahead, "_NEAR_BYTES", 4)
+        patch.setattr(sweep, "_PIECE_BYTES", 16)
+        patch.setattr(sweep, "_LEAST_BYTES", 8)
+        patch.setattr(sweep, "_NEAR_BYTES", 4)
         yield
 
 
@@ -62,7 +62,7 @@ def test_any_walk_gets_the_bytes_of_the_file(steps: list[tuple[int, int, bool]],
 
     async def walk() -> None:
         at = 0
-        async with reading_ahead(MemoryStorage({"x": DATA}), "x", len(DATA), depth) as file:
+        async with sweeping(MemoryStorage({"x": DATA}), "x", len(DATA), depth) as file:
             for move, length, hops in steps:
                 start = min(max(at + move * (10 if hops else 1), 0), len(DATA))
                 stop = min(start + length, len(DATA))
@@ -77,7 +77,7 @@ async def test_who_goes_straight_on_is_read_ahead_of() -> None:
     """So many pieces at once, none twice, and no byte beyond the file."""
     storage = Counting({"x": DATA})
 
-    async with reading_ahead(storage, "x", len(DATA), 3) as file:
+    async with sweeping(storage, "x", len(DATA), 3) as file:
         for start in range(0, len(DATA), 16):
             assert await file.read(start, start + 16) == DATA[start : start + 16]
 
@@ -91,7 +91,7 @@ async def test_who_hops_gets_only_what_is_asked_for() -> None:
     storage = Counting({"x": DATA})
     asked = [(0, 16), (100, 116), (200, 216), (216, 220), (220, 224), (224, 228), (400, 416)]
 
-    async with reading_ahead(storage, "x", len(DATA), 3) as file:
+    async with sweeping(storage, "x", len(DATA), 3) as file:
         for start, stop in asked:
             await file.read(start, stop)
 
@@ -104,7 +104,7 @@ async def test_errors_are_those_of_whoever_takes_the_bytes() -> None:
     storage = Counting({"x": DATA[:100]})
 
     async def go_to(end: int) -> None:
-        async with reading_ahead(storage, "x", len(DATA), 3) as file:
+        async with sweeping(storage, "x", len(DATA), 3) as file:
             for start in range(0, end, 16):
                 assert await file.read(start, start + 16) == DATA[start : start + 16]
 
@@ -121,8 +121,8 @@ def test_one_large_shard_is_read_by_several_at_once(tmp_path: Path, monkeypatch:
     files["index.json"] = b'{"wids_version": 1, "shardlist": [{"url": "x.tfrecord"}]}'
     monkeypatch.setattr("aioload.shard.tfrecord._WINDOW_BYTES", 512)
     monkeypatch.setattr("aioload.foreign.build.PIECE_BYTES", 512)
-    monkeypatch.setattr(ahead, "_PIECE_BYTES", 512)
-    monkeypatch.setattr(ahead, "_LEAST_BYTES", 100)
+    monkeypatch.setattr(sweep, "_PIECE_BYTES", 512)
+    monkeypatch.setattr(sweep, "_LEAST_BYTES", 100)
     storage = Counting(files)
 
     found = Dataset(storage).make_index(checksums=True).index
