@@ -40,7 +40,7 @@ _log = logging.getLogger("aioload.storage")
 
 _MAX_INLINE_START = 1 << 62  # beyond it, start + length may be more than the kernel takes
 _NOT_SUPPORTED = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
-_INLINE_RUN = 32  # reads on the spot between two checkpoints: 32 of 256 KiB keep the loop for 1.5 ms
+_INLINE_RUN = 16  # reads on the spot between two checkpoints: 16 of 512 KiB keep the loop for 1.5 ms
 
 
 class LocalStorage:
@@ -61,7 +61,7 @@ class LocalStorage:
         *,
         max_threads: int = 32,
         max_handles: int = 64,
-        max_inline_bytes: int = 256 << 10,
+        max_inline_bytes: int = 512 << 10,
         grace: float = 1.5,
     ) -> None:
         if not 0 < max_threads <= max_handles:
