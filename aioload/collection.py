@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from .decode import for_encoding, for_kind
+from .decode.default import Defaulted, fitting
 from .errors import ConfigError
 from .order import Shuffle
 
@@ -72,13 +73,40 @@ class Collection(ABC):
         """By field, what its bytes are where they are not as in a set of aioload's own."""
 
     @property
+    def defaults(self) -> Mapping[str, Any]:
+        """By field, what samples have where a record lacks it."""
+        return {}
+
+    @property
     def decoders(self) -> dict[str, Decoder]:
-        """What makes a value of a field's bytes, by default."""
-        encodings = self.encodings
-        return {
-            field: for_encoding(encodings[field]) if field in encodings else for_kind(kind)
-            for field, kind in self.fields.items()
-        }
+        """What makes a value of a field's bytes, by default.
+
+        Raises:
+            ConfigError: as `decoder_of` does.
+        """
+        return {field: self.decoder_of(field) for field in self.fields}
+
+    def decoder_of(self, field: str, own: Decoder | None = None) -> Decoder:
+        """Return what makes a value of a field's bytes, or of their absence.
+
+        Args:
+            field: its name.
+            own: the user's decoder.
+
+        Raises:
+            ConfigError: its bytes are never decoded, or its default is not what its decoder gives.
+        """
+        kind, encoding = self.fields[field], self.encodings.get(field)
+        decode = own
+        if decode is None:
+            try:
+                decode = for_kind(kind) if encoding is None else for_encoding(encoding)
+            except ConfigError as error:
+                raise ConfigError(f"the field {field!r} of {self.source}: {error}", field=field) from error
+        if field not in self.defaults:
+            return decode
+        default = self.defaults[field]
+        return Defaulted(decode, fitting(field, kind, encoding, default) if own is None else default)
 
     @property
     @abstractmethod

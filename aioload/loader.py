@@ -319,7 +319,7 @@ class Loader:
         if unknown:
             source = self.dataset.source
             raise ConfigError(f"decode names {unknown}, but {source} has the fields {sorted(fields)}")
-        decoders = tuple((self.dataset.decoders | self._decode).items())
+        decoders = tuple((field, self.dataset.decoder_of(field, self._decode.get(field))) for field in fields)
         return Recipe(
             tuple(source.format for source in self.dataset.sources),
             decoders,

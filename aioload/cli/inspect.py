@@ -18,8 +18,10 @@ from ..errors import AioloadError, ConfigError
 from ..shard.kinds import media_suffix
 from ._console import (
     AsJson,
+    FieldKinds,
     StorageOptions,
     count,
+    parse_fields,
     parse_storage_options,
     print_json,
     print_table,
@@ -41,6 +43,7 @@ def inspect(
     record: Annotated[int | None, typer.Option(min=0, metavar="N", help="Show one record.")] = None,
     save: Annotated[Path | None, typer.Option(metavar="DIR",
         help="Write the bytes of the record's fields to files in this folder.")] = None,
+    field: FieldKinds = None,
     storage_option: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
@@ -48,7 +51,7 @@ def inspect(
     if save is not None and record is None:
         raise typer.BadParameter("--save writes one record; say which with --record")
 
-    dataset = Dataset(data, storage_options=parse_storage_options(storage_option))
+    dataset = Dataset(data, fields=parse_fields(field), storage_options=parse_storage_options(storage_option))
     if record is None:
         overview = _overview(dataset)
         print_json(overview) if as_json else _show_overview(overview, dataset.source)

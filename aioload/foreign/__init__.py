@@ -2,7 +2,7 @@
 
 from .build import Progress, pieces, read_piece
 from .check import UNPROTECTED, check_records
-from .contents import Contents, damage_of
+from .contents import Contents, damage_of, with_defaults
 from .opening import MDS_INDEX, Bar, Foreign, list_shards, no_bar, open_foreign
 from .place import Place, expand, place_of
 from .wids import Wids, parse_wids
@@ -26,4 +26,5 @@ __all__ = [
     "pieces",
     "place_of",
     "read_piece",
+    "with_defaults",
 ]

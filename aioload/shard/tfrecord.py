@@ -17,9 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ConfigError, SampleError, ShardError
+from .absent import ABSENT
 from .example import ENCODINGS, PAYLOADS, Payload, entries, learn, sniff
-from .features import Cut, render
-from .kinds import Fields, check_fields, encode
+from .features import Cut
+from .kinds import Fields, check_fields
 from .scan import Scanned, Scanner
 from .wire import Malformed
 
@@ -89,13 +90,12 @@ class TFRecordFormat:
     """Of those fields whose bytes a kind's own decoder does not read."""
     payload: Payload = "example"
     """What a record holds, one of `PAYLOADS`."""
-    defaults: Mapping[str, Any] = field(default_factory=dict, compare=False, kw_only=True)
-    """By field: its value in records that lack it. Of fields without one, that is an error."""
+    optional: frozenset[str] = field(default=frozenset(), kw_only=True)
+    """Fields that are `ABSENT` in records which lack them. Of others, that is an error."""
     check_data: bool = field(default=True, kw_only=True)
     """Whether the sum of a record's bytes is checked; that of its length always is."""
     _features: dict[bytes, Cut] = field(init=False, repr=False, compare=False)
     _lists: dict[bytes, str] = field(init=False, repr=False, compare=False)
-    _absent: dict[str, bytes] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__
@@ -106,10 +106,9 @@ class TFRecordFormat:
             n.encode(): Cut.of(n, k, self.encodings.get(n)) for n, k in self.fields if not self._is_list(n)
         }
         set_field(self, "_features", cuts)
-        set_field(self, "_absent", {name: self._default(name) for name in self.defaults})
 
     def __reduce__(self) -> tuple[Any, ...]:
-        options = {"defaults": self.defaults, "check_data": self.check_data}
+        options = {"optional": self.optional, "check_data": self.check_data}
         return _rebuild, (self.fields, self.encodings, self.payload, options)
 
     def with_kinds(self, kinds: Mapping[str, str]) -> TFRecordFormat:
@@ -186,24 +185,8 @@ class TFRecordFormat:
                     f"field {name!r} asks for a feature list, which only a SequenceExample has", field=name
                 )
 
-        for name in self.defaults:
-            if name not in names or self.payload == "bytes":
-                raise ConfigError(f"there is a default for {name!r}, which is no field of these", field=name)
-
     def _is_list(self, name: str) -> bool:
         return self.encodings.get(name, "").startswith("example:list")
-
-    def _default(self, name: str) -> bytes:
-        """Return the bytes that stand for a default."""
-        value, encoding = self.defaults[name], self.encodings.get(name)
-        try:
-            return bytes(
-                encode(dict(self.fields)[name], value, name) if encoding is None else render(encoding, value)
-            )
-        except (TypeError, ValueError, OverflowError, SampleError) as error:
-            raise ConfigError(
-                f"the default of field {name!r} does not fit it: {error}", field=name
-            ) from error
 
     def _data(self, record: memoryview) -> memoryview:
         """Return what is between the sums of a record, having checked them."""
@@ -228,16 +211,18 @@ class TFRecordFormat:
         return data
 
     def _stand_in(self, name: str, data: memoryview) -> memoryview:
-        """Return the default of a field that a record lacks."""
-        if name in self._absent:
-            return memoryview(self._absent[name])
+        """Return what stands for a field that a record lacks."""
+        if name in self.optional:
+            return ABSENT
 
         there = sorted(str(raw, "utf-8", "replace") for raw in entries(data))
         if self.payload == "sequence":
             there += sorted(str(raw, "utf-8", "replace") for raw in entries(data, lists=True))
+        what = f"this record has no value for field {name!r}; it has {', '.join(there) or 'no features'}"
         raise SampleError(
-            f"this record has no value for field {name!r}; it has {', '.join(there) or 'no features'}; "
-            "ask for fields that all records have with fields={…}, or skip such records with on_error='skip'",
+            f"{what}; ask for fields that all records have with fields={{…}}, give it a value with "
+            f"defaults={{{name!r}: …}}, or skip such records with on_error='skip'",
+            what=what,
             category="missing",
             field=name,
             features=there,
