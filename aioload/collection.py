@@ -102,7 +102,9 @@ class Collection(ABC):
             try:
                 decode = for_kind(kind) if encoding is None else for_encoding(encoding)
             except ConfigError as error:
-                raise ConfigError(f"the field {field!r} of {self.source}: {error}", field=field) from error
+                where = f"field {field!r} of {self.source}: "
+                facts = {"what": f"{where}{error.facts['what']}"} if "what" in error.facts else {}
+                raise ConfigError(f"{where}{error}", field=field, **facts) from error
         if field not in self.defaults:
             return decode
         default = self.defaults[field]

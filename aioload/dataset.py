@@ -59,6 +59,7 @@ from .table import IndexTable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from .decode import Decoder
     from .shard.check import VerifyReport
     from .shard.index import Index
 
@@ -167,10 +168,7 @@ class Dataset(RecordSet):
         key, payloads = self.split_record(number, memoryview(self.read_record(number)))
         sample: dict[str, Any] = {}
         for field in self.fields:
-            try:
-                sample[field] = decoders[field](payloads[field])
-            except AioloadError as error:
-                raise self.undecoded(error, number, key, field) from error
+            sample[field] = self.decode_field(decoders[field], payloads[field], number, key, field)
         sample["__key__"] = str(number) if key is None else key
         return sample
 
@@ -264,10 +262,19 @@ class Dataset(RecordSet):
         except AioloadError as error:
             raise self._placed(error, record, error.key) from error
 
-    def undecoded(self, error: AioloadError, record: int, key: str | None, field: str) -> AioloadError:
-        """Return the error of a decoder as one that says in which field of which record it was."""
-        stored = self.encodings.get(field, self.fields[field])
-        return self._placed(error, record, key, f"field {field!r} ({stored}): ", field=field)
+    def decode_field(
+        self, decode: Decoder, payload: memoryview, record: int, key: str | None, field: str
+    ) -> Any:
+        """Decode one field of a record.
+
+        Raises:
+            SampleError: it cannot be; says in which field of which record.
+        """
+        try:
+            return decode(payload)
+        except AioloadError as error:
+            stored = self.encodings.get(field, self.fields[field])
+            raise self._placed(error, record, key, f"field {field!r} ({stored}): ", field=field) from error
 
     def _placed(
         self, error: AioloadError, record: int, key: str | None, more: str = "", **facts: Any

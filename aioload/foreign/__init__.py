@@ -1,5 +1,6 @@
 """Foreign sets: shards that others have written, told by their content and indexed where they lie."""
 
+from .advice import for_commands
 from .build import Progress, pieces, read_piece
 from .check import UNPROTECTED, check_records
 from .contents import Contents, damage_of, with_defaults
@@ -19,6 +20,7 @@ __all__ = [
     "check_records",
     "damage_of",
     "expand",
+    "for_commands",
     "list_shards",
     "no_bar",
     "open_foreign",
