@@ -35,6 +35,9 @@ _FRAME_BYTES = _HEAD.size + _SUM.size
 _WINDOW_BYTES = 4 << 20  # read at a time where records are small
 _HOP_BYTES = 64 << 10  # read at a head where they are large: heads of small records behind it come along
 _LARGE_BYTES = 256 << 10  # from here on a hop costs less than reading what it passes over
+_MOST_REST = 1 << 20  # of a damaged shard's rest: its last record need not be read whole to be refused
+_MOST_LEARNT = 64 << 20  # a record that is larger tells its fields only if no other does
+_MOST_MESSAGE = 2 << 30  # what protobuf allows: a larger record is none
 _LEARN_RECORDS = 8  # whose fields are tried, where the first ones are damaged or empty
 
 
@@ -191,14 +194,14 @@ class TFRecordFormat:
     def _data(self, record: memoryview) -> memoryview:
         """Return what is between the sums of a record, having checked them."""
         if len(record) < _HEAD.size:
-            raise _truncated(len(record), _HEAD.size)
+            raise _truncated("it ends in its length")
 
         length, expected = _HEAD.unpack_from(record)
         if _masked(bytes(record[:8])) != expected:
             raise _damaged("length")
         if _FRAME_BYTES + length != len(record):
             if _FRAME_BYTES + length > len(record):
-                raise _truncated(len(record), _FRAME_BYTES + length)
+                raise _truncated(f"it has {_FRAME_BYTES + length} bytes, and the file ends before")
             raise ShardError(
                 f"this record has {_FRAME_BYTES + length} bytes, the index gives it {len(record)}: the index "
                 "is of another file; make it again",
@@ -274,7 +277,8 @@ def _learn(
 ) -> Generator[tuple[int, int], memoryview, tuple[Fields, dict[str, Any]]]:
     """Return fields and facts as the first record tells them that is whole and has any."""
     sound = False
-    for number in range(0 if payload == "bytes" else min(len(ends), _LEARN_RECORDS)):
+    tried = [] if payload == "bytes" else _promising(ends)
+    for number in tried:
         start = ends[number - 1] if number else 0
         record = yield start, ends[number]
         data = record[_HEAD.size : -_SUM.size]
@@ -290,10 +294,19 @@ def _learn(
         if fields:
             return fields, {"payload": told, "encodings": encodings}
 
-    if sound and payload is None:
-        payload = "bytes"  # of nothing but empty records, nothing else can be said
+    if payload is None and (sound or (len(ends) and not tried)):
+        payload = "bytes"  # of nothing but empty records, or of huge ones, nothing else can be said
     fields = learn(memoryview(b""), payload)[0] if payload == "bytes" else ()
     return fields, {"payload": payload or "example", "encodings": {}}
+
+
+def _promising(ends: array[int]) -> list[int]:
+    """Return the numbers of the records whose fields are tried, which have to be read whole for it."""
+    stops = ends[:_LEARN_RECORDS].tolist()
+    sizes = [stop - start for start, stop in zip([0, *stops], stops, strict=False)]
+    small = [number for number, size in enumerate(sizes) if size <= _MOST_LEARNT]
+    least = min(sizes, default=_MOST_MESSAGE)
+    return small or ([sizes.index(least)] if least < _MOST_MESSAGE else [])
 
 
 def _is_sound(record: memoryview, data: memoryview) -> bool:
@@ -309,7 +322,7 @@ def _found(
     if damage:
         what = "truncated, the file ends in" if damage == "truncated" else "a wrong sum for the length of"
         text = f"byte {at} of {size}: {what} its record {len(ends)}"
-        ends.append(size)
+        ends.append(min(at + _MOST_REST, size))
     return Scanned(
         data_start=0,
         ends=np.array(ends, np.uint64),
@@ -352,9 +365,9 @@ def _damaged(what: str) -> ShardError:
     )
 
 
-def _truncated(found: int, expected: int) -> ShardError:
+def _truncated(what: str) -> ShardError:
     return ShardError(
-        f"this TFRecord record is truncated: {found} bytes of {expected}; the file was cut, as by a writer "
-        "that was killed; restore it, or skip the record with on_error='skip'",
+        f"this TFRecord record is truncated: {what}; the file was cut, as by a writer that was killed; "
+        "restore it, or skip the record with on_error='skip'",
         category="truncated",
     )
