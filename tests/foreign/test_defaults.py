@@ -242,7 +242,7 @@ def test_decoders_that_draw_go_on_drawing(tmp_path: Path) -> None:
     )
     blank = np.full((4, 4, 3), 255, np.uint8)
     dataset = Dataset(tmp_path / "x.tar", defaults={"png": blank})
-    crop = decode.Image(size=4, crop="random")
+    crop = decode.Image(size=4, crop="random_resized")
 
     with Loader(dataset, batch_size=3, num_workers=1, decode={"png": crop}).sync() as batches:
         first, second = [batch["png"].numpy() for _ in range(2) for batch in batches]
