@@ -197,8 +197,9 @@ class Dataset(RecordSet):
 
     @property
     def defaults(self) -> Mapping[str, Any]:
-        """By field, what samples have where a record lacks it."""
-        return self._defaults
+        """By field, what samples have where a record lacks it; none where records have all fields."""
+        may_lack = getattr(self.format, "optional", ())
+        return {field: value for field, value in self._defaults.items() if field in may_lack}
 
     @property
     def metadata(self) -> Any:

@@ -262,8 +262,9 @@ def test_a_value_that_does_not_decode_names_field_and_record(tmp_path: Path) -> 
     with pytest.raises(SampleError) as caught:
         Dataset(path)[0]
 
-    assert str(caught.value).startswith("record 0 (shard-00000.aio): field 'image' (image): ")
-    assert (caught.value.record, caught.value.shard) == (0, "shard-00000.aio")
+    assert str(caught.value).startswith("record 0 (key 'k0', shard-00000.aio): field 'image' (image): ")
+    place = (caught.value.shard, caught.value.record, caught.value.key, caught.value.field)
+    assert place == ("shard-00000.aio", 0, "k0", "image")
 
 
 def test_records_without_key_carry_their_number(tmp_path: Path) -> None:

@@ -277,6 +277,7 @@ def test_records_that_have_all_fields_need_none(tmp_path: Path, tiny_set: TinySe
     folder = foreign_sets.make_mds(tmp_path / "mds", [range(3)])
 
     assert Dataset(tiny_set.path, defaults={"label": 9})[1]["label"] == 1
+    assert type(Dataset(tiny_set.path, defaults={"label": 9}).decoders["label"]) is decode.Int
     assert Dataset(folder, defaults={"cls": 9})[1]["cls"] == 1
     with pytest.raises(ConfigError, match=r"\['x'\].*image, label, name"):
         len(Dataset(tiny_set.path, defaults={"x": 9}))

@@ -101,7 +101,7 @@ def test_values_that_are_not_of_their_kind(tmp_path: Path, name: str, data: byte
         dataset[0]
 
     place = (caught.value.shard, caught.value.record, caught.value.key)
-    assert (*place, caught.value.facts["field"]) == ("x.tar", 0, "k", name)
+    assert (*place, caught.value.field) == ("x.tar", 0, "k", name)
 
 
 def test_a_field_that_is_not_there_is_told_with_those_that_are(tmp_path: Path) -> None:

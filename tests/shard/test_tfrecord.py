@@ -369,7 +369,7 @@ def test_another_number_of_values_or_another_kind_is_an_error(
     with pytest.raises(SampleError, match=r"'field' holds .* not .*fields=") as caught:
         samples(data, {"field": asked})
 
-    assert caught.value.field == "field"  # type: ignore[attr-defined] - a fact
+    assert caught.value.field == "field"
 
 
 def test_an_absent_field_is_an_error_that_lists_what_is_there() -> None:
