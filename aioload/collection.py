@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -82,33 +83,42 @@ class Collection(ABC):
         """What makes a value of a field's bytes, by default.
 
         Raises:
-            ConfigError: as `decoder_of` does.
+            ConfigError: as `decoders_of` does.
         """
-        return {field: self.decoder_of(field) for field in self.fields}
+        return self.decoders_of(self.fields)
 
-    def decoder_of(self, field: str, own: Decoder | None = None) -> Decoder:
-        """Return what makes a value of a field's bytes, or of their absence.
+    def decoders_of(
+        self, fields: Iterable[str], own: Mapping[str, Decoder] = MappingProxyType({})
+    ) -> dict[str, Decoder]:
+        """Return what makes values of some fields' bytes, or of their absence.
 
         Args:
-            field: its name.
-            own: the user's decoder.
+            fields: their names.
+            own: the user's decoders.
 
         Raises:
-            ConfigError: its bytes are never decoded, or its default is not what its decoder gives.
+            ConfigError: bytes of a field are never decoded, or its default is not what its decoder gives.
         """
-        kind, encoding = self.fields[field], self.encodings.get(field)
-        decode = own
-        if decode is None:
-            try:
-                decode = for_kind(kind) if encoding is None else for_encoding(encoding)
-            except ConfigError as error:
-                where = f"field {field!r} of {self.source}: "
-                facts = {"what": f"{where}{error.facts['what']}"} if "what" in error.facts else {}
-                raise ConfigError(f"{where}{error}", field=field, **facts) from error
-        if field not in self.defaults:
-            return decode
-        default = self.defaults[field]
-        return Defaulted(decode, fitting(field, kind, encoding, default) if own is None else default)
+        kinds, encodings, defaults = self.fields, self.encodings, self.defaults
+        found: dict[str, Decoder] = {}
+        for field in fields:
+            kind, encoding = kinds[field], encodings.get(field)
+            decode = own[field] if field in own else self._usual(field, kind, encoding)
+            if field in defaults:
+                value = defaults[field]
+                value = value if field in own else fitting(field, kind, encoding, value)
+                decode = Defaulted(decode, value)
+            found[field] = decode
+        return found
+
+    def _usual(self, field: str, kind: str, encoding: str | None) -> Decoder:
+        """Return the decoder that a field has by default."""
+        try:
+            return for_kind(kind) if encoding is None else for_encoding(encoding)
+        except ConfigError as error:
+            where = f"field {field!r} of {self.source}: "
+            facts = {"what": f"{where}{error.facts['what']}"} if "what" in error.facts else {}
+            raise ConfigError(f"{where}{error}", field=field, **facts) from error
 
     @property
     @abstractmethod

@@ -21,9 +21,9 @@ class AioloadError(Exception):
 
     Args:
         message: what went wrong, where, and what to do about it.
-        facts: whatever is known, by name (`shard`, `record`, `key`, `field`, `offset`, `attempts`, …). Each becomes an
-            attribute; names that were not given read as None. Values must be plain, since errors travel
-            between processes; secrets are never among them.
+        facts: whatever is known, by name (`shard`, `record`, `key`, `field`, `offset`, `attempts`, …). Each
+            becomes an attribute; names that were not given read as None. Values must be plain, since errors
+            travel between processes; secrets are never among them.
     """
 
     shard: str | None = None

@@ -320,7 +320,7 @@ class Loader:
         if unknown:
             source = self.dataset.source
             raise ConfigError(f"decode names {unknown}, but {source} has the fields {sorted(fields)}")
-        decoders = tuple((field, self.dataset.decoder_of(field, self._decode.get(field))) for field in fields)
+        decoders = tuple(self.dataset.decoders_of(fields, self._decode).items())
         return Recipe(
             tuple(source.format for source in self.dataset.sources),
             decoders,

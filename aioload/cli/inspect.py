@@ -140,7 +140,7 @@ def _glance(dataset: Dataset, field: str, payload: memoryview) -> Any:
         return size(len(payload))
 
     try:
-        value = _plain(dataset.decoder_of(field)(payload))
+        value = _plain(dataset.decoders_of([field])[field](payload))
     except AioloadError as error:
         return f"cannot be decoded: {short(for_commands(error), 100)}"
     if isinstance(value, np.ndarray):
@@ -171,7 +171,7 @@ def _details(found: _Record, dataset: Dataset) -> dict[str, Any]:
 def _describe(dataset: Dataset, field: str, payload: memoryview) -> str:
     """Tell what a field decodes to; where it cannot be decoded, why."""
     try:
-        value = _plain(dataset.decoder_of(field)(payload))
+        value = _plain(dataset.decoders_of([field])[field](payload))
     except AioloadError as error:
         return f"cannot be decoded: {for_commands(error)}"
 

@@ -98,7 +98,8 @@ def _members(dataset: Dataset, number: int, raw: memoryview) -> tuple[str, dict[
             continue
         data = bytes(payload)
         if _is_value(dataset, field, kind):
-            value = dataset.decode_field(dataset.decoder_of(field), payload, number, key, field)
+            decode = dataset.decoders_of([field])[field]
+            value = dataset.decode_field(decode, payload, number, key, field)
             kind, data = _rendered(field, kind, value)
         members[_unused(_member_field(field, kind, data), members)] = data
     return safe_key(key, number), members

@@ -31,11 +31,9 @@ def foreign(dataset: Dataset) -> Source:
 
 
 def _items(dataset: Dataset) -> Iterator[Item | Unreadable]:
-    decoders = {
-        name: dataset.decoder_of(name)
-        for name, kind in dataset.fields.items()
-        if name in dataset.encodings or kind in NUMERIC_KINDS
-    }
+    decoders = dataset.decoders_of(
+        name for name, kind in dataset.fields.items() if name in dataset.encodings or kind in NUMERIC_KINDS
+    )
     for number, raw in dataset.raw_records():
         name = f"record {number} of {dataset.source}"
         try:
