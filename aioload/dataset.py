@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
+import pickle
 import threading
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from functools import partial
@@ -26,6 +27,7 @@ from .foreign import (
     no_bar,
     pieces,
     read_piece,
+    with_defaults,
 )
 from .home import Home
 from .shard.example import ENCODINGS
@@ -37,6 +39,7 @@ from .table import IndexTable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from .decode import Decoder
     from .shard.check import VerifyReport
     from .shard.index import Index
 
@@ -61,6 +64,8 @@ class Dataset(RecordSet):
             `{"jpg": "image", "cls": "int"}`; by default those of the first record, with the kinds that their
             names tell. For TFRecord, `"example:bytes"`, `"example:int64"` and `"example:float"` are kinds,
             too: lists of any length.
+        defaults: by field, what samples have where a record lacks it: a value such as the field's decoder
+            gives, for example `{"label": -1}`. Without one that is an error.
         storage_options: how the network is spoken to, such as `{"endpoint": …, "anonymous": True}`; for an
             address alone. Names: endpoint, region, access_key_id, secret_access_key, anonymous, headers,
             connect_timeout, read_timeout and deadline (seconds), attempts, hedge, max_in_flight (bytes).
@@ -78,11 +83,13 @@ class Dataset(RecordSet):
         source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Storage,
         *,
         fields: Mapping[str, str] | None = None,
+        defaults: Mapping[str, Any] | None = None,
         storage_options: Mapping[str, Any] | None = None,
         cache_dir: str | os.PathLike[str] | bool | None = None,
         cache_bytes: int | str | None = None,
     ) -> None:
         self._wanted = None if fields is None else _checked(fields)
+        self._defaults = _copied(defaults)
         self._home = Home(source, storage_options, cache_dir, cache_bytes)
         self.source = self._home.shown
         """Where the set lies, for messages: nothing secret is in it."""
@@ -113,15 +120,11 @@ class Dataset(RecordSet):
         if not -len(self) <= number < len(self):
             raise IndexError(f"{self.source} has {len(self)} records; there is no record {number}")
         number %= len(self)
+        decoders = self.decoders
         key, payloads = self.split_record(number, memoryview(self.read_record(number)))
         sample: dict[str, Any] = {}
-        decoders = self.decoders
         for field in self.fields:
-            try:
-                sample[field] = decoders[field](payloads[field])
-            except AioloadError as error:
-                error.add_note(f"in field {field!r} of record {number} of {self.source}")
-                raise
+            sample[field] = self.decode_field(decoders[field], payloads[field], number, key, field)
         sample["__key__"] = str(number) if key is None else key
         return sample
 
@@ -132,7 +135,7 @@ class Dataset(RecordSet):
 
     def __reduce__(self) -> tuple[Any, ...]:
         source, options = self._home.again  # keys, too: another process needs them as this one does
-        return partial(Dataset, fields=self._wanted, **options), (source,)
+        return partial(Dataset, fields=self._wanted, defaults=self._defaults, **options), (source,)
 
     @property
     def kind(self) -> str:
@@ -150,6 +153,12 @@ class Dataset(RecordSet):
         return dict(self.contents.encodings)
 
     @property
+    def defaults(self) -> Mapping[str, Any]:
+        """By field, what samples have where a record lacks it; none where records have all fields."""
+        may_lack = getattr(self.format, "optional", ())
+        return {field: value for field, value in self._defaults.items() if field in may_lack}
+
+    @property
     def metadata(self) -> Any:
         """What the writer was told to keep, such as names of classes."""
         return self.contents.metadata
@@ -160,7 +169,7 @@ class Dataset(RecordSet):
         with self._lock:
             if self._opened is None:
                 opening = Opening(self._wanted, bar=first_bar, is_tolerant=self._is_tolerant)
-                self._opened = _blocking(self._home.open(opening))
+                self._opened = with_defaults(_blocking(self._home.open(opening)), self._defaults)
             return self._opened
 
     @property
@@ -210,10 +219,33 @@ class Dataset(RecordSet):
         try:
             return self.format.split(raw)
         except AioloadError as error:
-            located = self.index.locate(np.array([record], np.int64))
-            shard = self.index.shards[int(located.shard[0])]
-            place = {"shard": shard, "record": record, "offset": int(located.start[0])}
-            raise type(error)(f"record {record} ({shard}): {error}", **(error.facts | place)) from error
+            raise self._placed(error, record, error.key) from error
+
+    def decode_field(
+        self, decode: Decoder, payload: memoryview, record: int, key: str | None, field: str
+    ) -> Any:
+        """Decode one field of a record.
+
+        Raises:
+            SampleError: it cannot be; says in which field of which record.
+        """
+        try:
+            return decode(payload)
+        except AioloadError as error:
+            stored = self.encodings.get(field, self.fields[field])
+            raise self._placed(error, record, key, f"field {field!r} ({stored}): ", field=field) from error
+
+    def _placed(
+        self, error: AioloadError, record: int, key: str | None, more: str = "", **facts: Any
+    ) -> AioloadError:
+        """Return an error that says where a record lies."""
+        located = self.index.locate(np.array([record], np.int64))
+        shard = self.index.shards[int(located.shard[0])]
+        where = f"record {record} ({'' if key is None else f'key {key!r}, '}{shard}): {more}"
+        facts |= {"shard": shard, "record": record, "key": key, "offset": int(located.start[0])}
+        if "what" in error.facts:
+            facts["what"] = f"{where}{error.facts['what']}"
+        return type(error)(f"{where}{error}", **(error.facts | facts))
 
     def raw_records(self) -> Iterator[tuple[int, memoryview]]:
         """Yield number and bytes of each record in its order, reading many at a time; no sum is compared.
@@ -262,7 +294,7 @@ class Dataset(RecordSet):
         """
         opening = Opening(self._wanted, checksums, bar, is_tolerant=self._is_tolerant, is_renewal=True)
         with self._lock:
-            self._opened = _blocking(self._home.open(opening))
+            self._opened = with_defaults(_blocking(self._home.open(opening)), self._defaults)
             self._table = None
             return self._opened
 
@@ -294,6 +326,23 @@ def _checked(fields: Mapping[str, str]) -> dict[str, str]:
     except (AttributeError, TypeError) as error:
         raise ConfigError(f"fields map names to kinds, as in {{'jpg': 'image'}}, got {fields!r}") from error
     return dict(fields)
+
+
+def _copied(defaults: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return defaults as they are now: what was given may be changed later, and workers get copies, too."""
+    if defaults is not None and not isinstance(defaults, Mapping):
+        raise ConfigError(f"defaults map fields to values, as in {{'label': -1}}, got {defaults!r}")
+    copies: dict[str, Any] = {}
+    for field, value in (defaults or {}).items():
+        try:
+            copies[field] = pickle.loads(pickle.dumps(value))
+        except Exception as error:  # whatever its class raises
+            raise ConfigError(
+                f"the default of field {field!r} cannot be copied ({type(error).__name__}: {error}); give "
+                "numbers, texts, bytes, arrays, or lists and dicts of them",
+                field=field,
+            ) from error
+    return copies
 
 
 def _blocking(waited: Coroutine[Any, Any, T]) -> T:

@@ -256,13 +256,15 @@ def test_damaged_head_files_are_named(tiny_set: TinySet, tmp_path: Path, name: s
 
 
 def test_a_value_that_does_not_decode_names_field_and_record(tmp_path: Path) -> None:
-    """A picture that is none is a SampleError whose note tells the field, the record and the set."""
+    """A picture that is none is a SampleError that tells the field, the record and the shard."""
     path = pack(tmp_path / "set", {"image": "image"}, [{"image": b"<html>"}])
 
     with pytest.raises(SampleError) as caught:
         Dataset(path)[0]
 
-    assert caught.value.__notes__ == [f"in field 'image' of record 0 of {path}"]
+    assert str(caught.value).startswith("record 0 (key 'k0', shard-00000.aio): field 'image' (image): ")
+    place = (caught.value.shard, caught.value.record, caught.value.key, caught.value.field)
+    assert place == ("shard-00000.aio", 0, "k0", "image")
 
 
 def test_records_without_key_carry_their_number(tmp_path: Path) -> None:

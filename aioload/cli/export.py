@@ -13,10 +13,12 @@ from ..dataset import Dataset
 from ..packing import export as export_set
 from ._console import (
     AsJson,
+    FieldKinds,
     Quiet,
     StorageOptions,
     bytes_bar,
     count,
+    parse_fields,
     parse_size,
     parse_storage_options,
     print_json,
@@ -34,13 +36,14 @@ def export(
     *,
     shard_size: Annotated[int, typer.Option("--shard-size", parser=parse_size, metavar="BYTES",
         help="How large an archive may become.")] = 256 << 20,
+    field: FieldKinds = None,
     storage_option: StorageOptions = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """Write a set as WebDataset archives, its payloads byte for byte."""
     started = time.monotonic()
-    dataset = Dataset(data, storage_options=parse_storage_options(storage_option))
+    dataset = Dataset(data, fields=parse_fields(field), storage_options=parse_storage_options(storage_option))
     with bytes_bar("exporting", int(dataset.index.positions[-1]), quiet=quiet or as_json) as advance:
         report = export_set(dataset, destination, shard_bytes=shard_size, progress=advance)
     if as_json:

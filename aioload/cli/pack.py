@@ -13,9 +13,11 @@ from ..packing import PackReport, Recipe, Unreadable, find_source
 from ..packing import pack as pack_source
 from ._console import (
     AsJson,
+    FieldKinds,
     Quiet,
     StorageOptions,
     count,
+    parse_fields,
     parse_size,
     parse_storage_options,
     parse_workers,
@@ -60,6 +62,7 @@ def pack(
              "was stopped has sent there is not sent again.")],
     *,
     kind: Annotated[Kind | None, typer.Option(help="What SRC is, where it cannot be told.")] = None,
+    field: FieldKinds = None,
     path_field: Annotated[str | None, typer.Option(help="Column of a table that holds the path.")] = None,
     shard_size: Annotated[int, typer.Option(parser=parse_size, metavar="SIZE", show_default="256MiB",
         help="How large a shard may become.")] = 256 << 20,
@@ -83,7 +86,13 @@ def pack(
     """Pack images, archives or a table of files into a set that streams fast."""
     storage_options = parse_storage_options(storage_option)
     try:
-        source = find_source(sources, kind=kind, path_field=path_field, seed=seed if shuffle else None)
+        source = find_source(
+            sources,
+            kind=None if kind is None else kind.value,
+            path_field=path_field,
+            fields=parse_fields(field),
+            seed=seed if shuffle else None,
+        )
         with progress_bar("packing", source.cost, quiet=quiet or as_json) as advance:
             report = pack_source(
                 source,

@@ -1,8 +1,9 @@
 """Foreign sets: shards that others have written, told by their content and indexed where they lie."""
 
+from .advice import for_commands
 from .build import Progress, pieces, read_piece
 from .check import UNPROTECTED, check_records
-from .contents import Contents, damage_of
+from .contents import Contents, damage_of, with_defaults
 from .looking import list_shards, looked_up, matched
 from .lost import Lost, error_of
 from .making import Bar, no_bar
@@ -28,6 +29,7 @@ __all__ = [
     "error_of",
     "expand",
     "first_bar",
+    "for_commands",
     "format_of",
     "list_shards",
     "looked_up",
@@ -39,4 +41,5 @@ __all__ = [
     "place_of",
     "read_piece",
     "unpacked_name",
+    "with_defaults",
 ]

@@ -135,5 +135,5 @@ def _attempt(contents: Contents, raw: memoryview) -> str | None:
     try:
         contents.format.split(raw)
     except AioloadError as error:
-        return str(error)
+        return str(error.facts.get("what", error))  # whoever checks a set is not about to load it
     return None

@@ -24,6 +24,7 @@ import numpy as np
 
 from ..dataset import Dataset
 from ..errors import ConfigError, SampleError, StorageError
+from ..shard.absent import ABSENT
 from ..shard.kinds import NUMERIC_KINDS, kind_of, media_suffix
 
 __all__ = ["ExportReport", "export"]
@@ -92,22 +93,16 @@ def _members(dataset: Dataset, number: int, raw: memoryview) -> tuple[str, dict[
     key, payloads = dataset.split_record(number, raw)
     members: dict[str, bytes] = {}
     for field, kind in dataset.fields.items():
-        data = bytes(payloads[field])
+        payload = payloads[field]
+        if payload is ABSENT:  # a default is no part of what is stored
+            continue
+        data = bytes(payload)
         if _is_value(dataset, field, kind):
-            kind, data = _rendered(field, kind, _decoded(dataset, number, field, payloads[field]))
+            decode = dataset.decoders_of([field])[field]
+            value = dataset.decode_field(decode, payload, number, key, field)
+            kind, data = _rendered(field, kind, value)
         members[_unused(_member_field(field, kind, data), members)] = data
     return safe_key(key, number), members
-
-
-def _decoded(dataset: Dataset, number: int, field: str, payload: memoryview) -> Any:
-    try:
-        return dataset.decoders[field](payload)
-    except SampleError as error:
-        raise SampleError(
-            f"record {number} of {dataset.source}: the field {field!r} cannot be decoded: {error}",
-            record=number,
-            field=field,
-        ) from error
 
 
 def _is_value(dataset: Dataset, field: str, kind: str) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ..dataset import Dataset
 from ..errors import AioloadError
+from ..foreign import for_commands
 from ..shard.kinds import NUMERIC_KINDS
 from .items import Item, Source, Unreadable
 from .values import plain
@@ -30,18 +31,19 @@ def foreign(dataset: Dataset) -> Source:
 
 
 def _items(dataset: Dataset) -> Iterator[Item | Unreadable]:
-    decoders = {
-        name: dataset.decoders[name]
-        for name, kind in dataset.fields.items()
-        if name in dataset.encodings or kind in NUMERIC_KINDS
-    }
+    decoders = dataset.decoders_of(
+        name for name, kind in dataset.fields.items() if name in dataset.encodings or kind in NUMERIC_KINDS
+    )
     for number, raw in dataset.raw_records():
         name = f"record {number} of {dataset.source}"
         try:
             key, payloads = dataset.split_record(number, raw)
-            values = {field: plain(decode(payloads[field])) for field, decode in decoders.items()}
+            values = {
+                field: plain(dataset.decode_field(decode, payloads[field], number, key, field))
+                for field, decode in decoders.items()
+            }
         except AioloadError as error:
-            yield Unreadable(name, str(error))
+            yield Unreadable(name, for_commands(error))
             continue
         rest: dict[str, bytes | str] = {
             field: bytes(payloads[field]) for field in dataset.fields if field not in decoders

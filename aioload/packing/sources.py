@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ..dataset import Dataset
@@ -26,12 +26,16 @@ _SUFFIXES = {
     ".jsonl": "jsonl", ".ndjson": "jsonl",
 }  # fmt: skip
 
+Wanted = Mapping[str, str] | None
+"""Fields that the user asks for, with their kinds; None: those that are there."""
+
 
 def find_source(
     paths: Sequence[str | os.PathLike[str]],
     *,
     kind: str | None = None,
     path_field: str | None = None,
+    fields: Mapping[str, str] | None = None,
     seed: int | None = None,
 ) -> Source:
     """Return what lies at the paths, ready to be packed.
@@ -40,6 +44,8 @@ def find_source(
         paths: one folder or table, or any number of archives; `{000..009}` in a name stands for each number.
         kind: one of `SOURCE_KINDS`, where it cannot be told.
         path_field: the column of a table that holds the path.
+        fields: of archives, TFRecord and MDS: the fields that are wanted, with their kinds, as `Dataset` has
+            them.
         seed: of the order; sorted, or as in the file, without.
 
     Raises:
@@ -50,7 +56,7 @@ def find_source(
     """
     found = [Path(name) for path in paths for name in expand(_local(path))]
     try:
-        return _open(_existing(found), kind, path_field, seed)
+        return _open(_existing(found), kind, path_field, seed, fields)
     except OSError as error:
         if isinstance(error, StorageError):
             raise
@@ -78,43 +84,55 @@ def _existing(paths: list[Path]) -> list[Path]:
     return paths
 
 
-def _open(paths: list[Path], kind: str | None, path_field: str | None, seed: int | None) -> Source:
+def _open(
+    paths: list[Path], kind: str | None, path_field: str | None, seed: int | None, fields: Wanted
+) -> Source:
     if paths[0].is_dir():
-        return _open_folder(_only(paths), kind, seed)
+        return _open_folder(_only(paths), kind, seed, fields)
 
     kind = kind or _kind_by_suffix(paths)
     if kind in ("csv", "jsonl"):
+        _refuse_fields(kind, fields)
         return table(_only(paths), is_json=kind == "jsonl", path_field=path_field, seed=seed)
 
     if kind not in _IN_ORDER:
         raise ConfigError(f"{paths[0]} is no folder, so it cannot be packed as {kind!r}")
 
-    return _open_in_order(kind, paths, seed)
+    return _open_in_order(kind, paths, seed, fields)
 
 
-def _open_folder(root: Path, kind: str | None, seed: int | None) -> Source:
+def _open_folder(root: Path, kind: str | None, seed: int | None, fields: Wanted) -> Source:
     listing = list_folder(root)
     if kind == "mds" or (kind is None and MDS_INDEX in listing.others):
         wids = parse_wids((root / MDS_INDEX).read_bytes(), str(root / MDS_INDEX)) if kind is None else None
         if wids is not None and not any("://" in url for url in wids.urls):
             names = wids.place(Place(str(root))).names or ()
-            return _open_in_order("webdataset", _existing([root / name for name in names]), seed)
-        return _open_in_order("mds", [root], seed)
+            return _open_in_order("webdataset", _existing([root / name for name in names]), seed, fields)
+        return _open_in_order("mds", [root], seed, fields)
 
     shards = [
         root / path for path in listing.others if os.sep not in path and _kind_by_name(path) in _IN_ORDER
     ]
     kind = kind or _kind_by_content(listing, shards)
     if kind in _IN_ORDER:
-        return _open_in_order(kind, [path for path in shards if _kind_by_name(path.name) == kind], seed)
+        of_kind = [path for path in shards if _kind_by_name(path.name) == kind]
+        return _open_in_order(kind, of_kind, seed, fields)
 
     if kind not in ("folder", "flat"):
         raise ConfigError(f"{root} is a folder, so it cannot be packed as {kind!r}; name the file")
 
+    _refuse_fields(kind, fields)
     return class_folder(listing, seed=seed) if kind == "folder" else flat_folder(listing, seed=seed)
 
 
-def _open_in_order(kind: str, paths: list[Path], seed: int | None) -> Source:
+def _refuse_fields(kind: str, fields: Wanted) -> None:
+    if fields is not None:
+        raise ConfigError(
+            f"fields are chosen of archives, TFRecord and MDS, and this is packed as {kind!r}; leave them out"
+        )
+
+
+def _open_in_order(kind: str, paths: list[Path], seed: int | None, fields: Wanted) -> Source:
     """Open shards whose records come in the order in which they lie there."""
     if seed is not None:
         raise ConfigError(
@@ -122,14 +140,17 @@ def _open_in_order(kind: str, paths: list[Path], seed: int | None) -> Source:
         )
     if not paths:
         raise ConfigError(f"there is nothing to be packed as {kind!r}")
-    return _IN_ORDER[kind](paths)
+    if kind == "parquet":
+        _refuse_fields(kind, fields)
+        return parquet(paths)
+    return _IN_ORDER[kind](paths, fields)
 
 
-def _of_others(paths: list[Path]) -> Source:
-    return foreign(Dataset(paths if len(paths) > 1 else paths[0]))
+def _of_others(paths: list[Path], fields: Wanted) -> Source:
+    return foreign(Dataset(paths if len(paths) > 1 else paths[0], fields=fields))
 
 
-_IN_ORDER: dict[str, Callable[[list[Path]], Source]] = {
+_IN_ORDER: dict[str, Callable[..., Source]] = {
     "webdataset": webdataset,
     "tfrecord": _of_others,
     "mds": _of_others,

@@ -10,14 +10,15 @@ from __future__ import annotations
 import itertools
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
 from ..errors import ConfigError, ShardError
 from ..foreign.detect import HEAD_BYTES, tell
-from ..shard.kinds import kind_of
+from ..shard.kinds import check_fields, kind_of
 from ..shard.scan import Scanned, run
 from ..shard.tar import scan
 from ..shard.tarsample import shown, split
@@ -29,10 +30,15 @@ __all__ = ["webdataset"]
 _PART_BYTES = 4 << 20
 
 
-def webdataset(paths: list[Path]) -> Source:
+def webdataset(paths: list[Path], wanted: Mapping[str, str] | None = None) -> Source:
     """Return the samples of some archives, in their order.
 
+    Args:
+        paths: of the archives.
+        wanted: the fields that are packed, with their kinds; None: those of the first sample, which all have.
+
     Raises:
+        ConfigError: a field or kind that is wanted cannot be.
         ShardError: the first sample cannot be read. The items raise it too: for an archive that is cut or
             damaged, files of a key that do not lie side by side, samples with other fields than the first.
     """
@@ -43,8 +49,13 @@ def webdataset(paths: list[Path]) -> Source:
             f"{paths[0]} holds no sample: no file in it has a name like key.jpg", shard=str(paths[0])
         )
 
-    fields = {name: kind_of(name) for name in first.raw}
-    items = (_checked(item, fields) for item in itertools.chain([first], samples))
+    every = itertools.chain([first], samples)
+    if wanted is None:
+        fields = {name: kind_of(name) for name in first.raw}
+        items = (_checked(item, fields) for item in every)
+    else:
+        fields = dict(check_fields(wanted))
+        items = (_chosen(item, fields) for item in every)
     return Source("webdataset", fields, items, sum(path.stat().st_size for path in paths))
 
 
@@ -126,6 +137,19 @@ def _check_end(path: Path, found: Scanned, stop: int) -> None:
             shard=str(path),
             offset=stop,
         )
+
+
+def _chosen(item: Item, fields: dict[str, str]) -> Item:
+    """Return an item of the wanted fields alone."""
+    missing = [name for name in fields if name not in item.raw]
+    if missing:
+        raise ShardError(
+            f"{item.name} has no field {', '.join(map(repr, missing))}: it has {', '.join(item.raw)}; choose "
+            "fields that all samples have",
+            key=item.key,
+            fields=sorted(item.raw),
+        )
+    return replace(item, raw={name: item.raw[name] for name in fields})
 
 
 def _checked(item: Item, fields: dict[str, str]) -> Item:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ShardError
+from .absent import ABSENT
 from .kinds import NUMERIC_KINDS, Fields, kind_of
 from .scan import Scanned, Scanner
 from .tarheader import BadMember, Member, member_at
@@ -32,6 +33,8 @@ class TarFormat:
 
     fields: Fields
     """Names and kinds of the fields that are wanted; others are passed over."""
+    optional: frozenset[str] = field(default=frozenset(), kw_only=True)
+    """Fields that are `ABSENT` in samples which lack them. Of others, that is an error."""
     _names: frozenset[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -50,16 +53,26 @@ class TarFormat:
         """
         sample = split(record, self._names)
         if len(sample.views) != len(self._names):
-            raise self._lacking(sample)
+            missing = self._names - sample.views.keys()
+            if not missing <= self.optional:
+                raise self._lacking(sample, missing - self.optional)
+            sample.views.update(dict.fromkeys(missing, ABSENT))
         return shown(sample.key), sample.views
 
-    def _lacking(self, sample: Sample) -> ShardError:
-        missing = ", ".join(repr(name) for name, _ in self.fields if name not in sample.views)
+    def _lacking(self, sample: Sample, missing: frozenset[str]) -> ShardError:
+        names = [name for name, _ in self.fields if name in missing]
         there = [*sample.views, *sample.others]
+        what = (
+            f"the sample {shown(sample.key)!r} has no field {', '.join(map(repr, names))}: it has "
+            f"{', '.join(there)}"
+        )
         return ShardError(
-            f"the sample {shown(sample.key)!r} has no field {missing}: it has {', '.join(there)}; ask for "
-            "fields that all samples have, or pass on_error='skip'",
+            f"{what}; ask for fields that all samples have with fields={{…}}, give it a value with "
+            f"defaults={{{names[0]!r}: …}}, or pass on_error='skip'",
+            what=what,
+            category="missing",
             key=shown(sample.key),
+            field=names[0],
             fields=there,
         )
 

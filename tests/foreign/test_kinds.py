@@ -94,13 +94,14 @@ def test_kinds_can_be_said(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_values_that_are_not_of_their_kind(tmp_path: Path, name: str, data: bytes) -> None:
-    """What cannot be decoded is an error that names field and record; pickled arrays are never unpickled."""
+    """What cannot be decoded is an error that tells where it is; pickled arrays are never unpickled."""
     dataset = one(tmp_path, {name: data})
 
-    with pytest.raises(SampleError) as caught:
+    with pytest.raises(SampleError, match=rf"^record 0 \(key 'k', x\.tar\): field '{name}' \(") as caught:
         dataset[0]
 
-    assert repr(name) in "".join(caught.value.__notes__)
+    place = (caught.value.shard, caught.value.record, caught.value.key)
+    assert (*place, caught.value.field) == ("x.tar", 0, "k", name)
 
 
 def test_a_field_that_is_not_there_is_told_with_those_that_are(tmp_path: Path) -> None:
