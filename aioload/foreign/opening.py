@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from ..errors import ConfigError, ShardError
 from ..shard.format import MANIFEST_NAME
 from ..shard.mdsindex import MdsIndex, parse_mds_index
+from ..shard.scan import Scanned
 from ..shard.sidecar import Sidecar
 from ..storage import Packed, close, listing
 from .build import ASKED_AT_ONCE, Progress, join, look_at_all, scan_shards, sum_records
@@ -232,6 +233,7 @@ async def _build(
             scanned = await scan_shards(
                 storage, names, sizes, lambda number: shards.begin(number, sizes[number]), progress
             )
+        _warn_of_holes(names, scanned)
         facts = next((each.facts for each in scanned if each.wholes and each.fields), {})
         if shards.packed and shards.kind != "mds":
             facts = {**facts, "codecs": {name: packed.codec for name, packed in shards.packed.items()}}
@@ -242,6 +244,13 @@ async def _build(
         with foreign.bar(f"summing {foreign.label}", total) as progress:
             known = replace(known, index=await sum_records(storage, known.index, shards.hashes, progress))
     return known
+
+
+def _warn_of_holes(names: Sequence[str], scanned: Sequence[Scanned]) -> None:
+    for name, each in zip(names, scanned, strict=True):
+        if each.holes:
+            more = f"; and {len(each.holes) - 1} more such places" if len(each.holes) > 1 else ""
+            _log.warning("%s is damaged, but can be read on: %s%s", name, each.holes[0], more)
 
 
 def _warn_of_damage(sidecar: Sidecar) -> None:
