@@ -68,6 +68,10 @@ class Ahead(Generic[T]):
             raise result.error
         return result.values[0]
 
+    async def take(self) -> T | None:
+        """Return the next result; None where there are no more: for callers in other threads."""
+        return await anext(self, None)
+
     def _begin_more(self) -> None:
         assert self._group is not None, "it was entered"
         while self._following is not None and len(self._begun) < self._most:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import shlex
 import zlib
 
 from ..errors import ConfigError, ShardError
@@ -25,7 +26,6 @@ _COMPRESSED = {
     b"\xfd7zXZ\x00": "xz",
     b"\x04\x22\x4d\x18": "lz4",
 }
-_PACKED_HERE = ("gzip", "bzip2")  # what `aioload pack` unpacks of archives
 _ELSEWHERE = {
     b"PAR1": "a Parquet file: pack it with `aioload pack` (extra: torch-aioload[parquet])",
     b"PK\x03\x04": "a zip archive: unpack it, or store its files in a tar",
@@ -115,13 +115,18 @@ def _unknown(name: str, what: str) -> ShardError:
     return ShardError(f"{name} {what}", shard=name, offset=0)
 
 
-def refuse_compressed_tar(name: str, codec: str) -> ConfigError:
-    """Make the error of an archive that can only be read from front to back."""
-    pack = (
-        f"Pack it once with `aioload pack {name} OUT`, or unpack it" if codec in _PACKED_HERE else "Unpack it"
-    )
+def refuse_compressed_tar(name: str, codec: str, where: str | None = None) -> ConfigError:
+    """Make the error of an archive that can only be read from front to back.
+
+    Args:
+        name: of the file.
+        codec: how it is compressed.
+        where: its path or address, for the command that packs it; None: its name.
+    """
     return ConfigError(
         f"{name} is a tar archive compressed as a whole ({codec}): nothing in it can be reached without "
-        f"unpacking all before it, so it can be neither shuffled nor resumed. {pack} and give the plain .tar",
+        "unpacking all before it, so it can be neither shuffled nor resumed. Pack it once with "
+        f"`aioload pack {shlex.quote(where or name)} OUT`, or unpack it and give the plain .tar",
         shard=name,
+        codec=codec,
     )

@@ -47,8 +47,16 @@ class Shards:
     """Sums of whole shards that are not compressed, by name and algorithm."""
 
 
-async def tell_shards(storage: Storage, names: tuple[str, ...], sizes: list[int]) -> Shards:
+async def tell_shards(
+    storage: Storage, names: tuple[str, ...], sizes: list[int], path_of: Callable[[str], str] = str
+) -> Shards:
     """Tell by their first bytes what shards are.
+
+    Args:
+        storage: where they lie.
+        names: theirs.
+        sizes: theirs, in bytes.
+        path_of: tells where one lies, for messages.
 
     Raises:
         ShardError: one is nothing that is read here, or they are not all of a kind.
@@ -73,7 +81,7 @@ async def tell_shards(storage: Storage, names: tuple[str, ...], sizes: list[int]
     packed = {name: Packed(codec) for name, (_, codec) in zip(names, told, strict=True) if codec is not None}
     if kind == "tar" and packed:
         name, how = next(iter(packed.items()))
-        raise refuse_compressed_tar(name, how.codec)
+        raise refuse_compressed_tar(name, how.codec, path_of(name))
     scan = tar.scan if kind == "tar" else tfrecord.scan
     return Shards(kind, names, lambda number, size: scan(size, names[number]), packed)
 

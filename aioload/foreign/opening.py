@@ -69,6 +69,12 @@ class Foreign:
     bar: Bar = no_bar
     """Shows progress."""
 
+    def path_of(self, name: str) -> str:
+        """Return the path or address of a shard, for messages: nothing secret is in it."""
+        if self.folder is not None:
+            return str(self.folder / name)
+        return (self.label.rpartition(self.names[0])[0] or f"{self.label}/") + name
+
 
 async def open_foreign(
     foreign: Foreign,
@@ -99,7 +105,11 @@ async def open_foreign(
     key = _key([hashlib.sha256(foreign.mds or b"").hexdigest(), *zip(names, versions, strict=True)])
 
     async def make(known: Sidecar | None) -> Sidecar:
-        shards = await tell_shards(storage, foreign.names, sizes) if mds is None else mds_shards(mds)
+        shards = (
+            await tell_shards(storage, foreign.names, sizes, foreign.path_of)
+            if mds is None
+            else mds_shards(mds)
+        )
         source = unpacked(storage, shards.packed) if shards.packed else storage
         sums = checksums or bool(shards.hashes)
         try:

@@ -17,11 +17,12 @@ import numpy.typing as npt
 from ..errors import ShardError
 from .kinds import NUMERIC_KINDS, Fields, kind_of
 from .scan import Scanned, Scanner
-from .tarheader import BadMember, Member, member_at
+from .tarheader import BLOCK, BadMember, Member, member_at, padded
+from .tarresync import Reader
 from .tarsample import Sample, plain_path, sample_name, shown, split
 from .tarwalk import End, walk
 
-__all__ = ["TarFormat", "scan"]
+__all__ = ["TarFormat", "is_ended", "scan"]
 
 Array = npt.NDArray[Any]
 
@@ -86,6 +87,25 @@ def scan(size: int, name: str) -> Scanner:
     if samples.links:
         yield from walk(size, origins)
     return _scanned(samples, end, size, origins.far(samples.starts))
+
+
+def is_ended(stop: int, size: int) -> Generator[tuple[int, int], memoryview, bool]:
+    """Ask for what lies behind the last record of an archive; return whether its end mark is there.
+
+    Args:
+        stop: where that record ends.
+        size: of the file.
+    """
+    reader, at = Reader(size), padded(stop)
+    while at + BLOCK <= size:
+        try:
+            member = yield from reader.member(at)
+        except BadMember:
+            return False
+        if member is None:
+            return True
+        at = member.stop
+    return False
 
 
 class _Samples:

@@ -561,7 +561,16 @@ def test_damage_to_a_header_gives_no_other_samples(
     head = bytes(data[start : start + 512])
     assume(head[148:154] not in [b"%06o" % total for total in header_sums(head)])
 
-    assert_parts([each for each in outcomes(bytes(data)) if isinstance(each, tuple)], grouped(MANY))
+    assert_parts(wholes_of(data), grouped(MANY))
+
+
+def wholes_of(data: bytes | bytearray) -> list[Sample]:
+    """Return the samples of an archive that can be read; none where its very first header leads nowhere."""
+    try:
+        found = outcomes(bytes(data))
+    except ShardError:
+        return []
+    return [each for each in found if isinstance(each, tuple)]
 
 
 @given(st.data(), st.booleans(), st.booleans())
@@ -575,7 +584,7 @@ def test_files_of_an_inner_archive_are_no_samples(draw: st.DataObject, marked: b
     place = draw.draw(st.sampled_from(heads)) + draw.draw(st.integers(0, 156))
     data[place] = draw.draw(st.integers(0, 255))
 
-    found = [each for each in outcomes(bytes(data)) if isinstance(each, tuple)]
+    found = wholes_of(data)
 
     assert not any("inner" in key for key, _ in found)
     assert {key for key, _ in found} <= {"0", "1"}

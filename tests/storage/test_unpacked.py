@@ -501,7 +501,7 @@ def test_a_codec_without_its_package_is_a_config_error(monkeypatch: pytest.Monke
 
 async def test_an_unknown_codec_is_a_config_error(opened: Opened) -> None:
     """It lists those that are known."""
-    with pytest.raises(ConfigError, match="'lzma' cannot be read; known are gzip, zlib, bz2, zstd"):
+    with pytest.raises(ConfigError, match="'lzma' cannot be read; known are gzip, zlib, bz2, xz, zstd"):
         await read(opened(b"", Packed("lzma")), "a")
 
 
