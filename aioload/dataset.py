@@ -395,7 +395,9 @@ class Dataset(RecordSet):
                 return self._remote.open()
             versions, fingerprint = opened.versions, opened.index.fingerprint()
             return self._remote.open(
-                lambda name: versions.get(name, fingerprint), checked=opened.index.sums is not None
+                lambda name: versions.get(name, fingerprint),
+                checked=opened.index.sums is not None,
+                passed={packed.name or name for name, packed in opened.packed.items()},  # kept unpacked
             )
         return LocalStorage(self._place.root) if self._storage is None else Lent(self._storage)
 
@@ -404,7 +406,8 @@ class Dataset(RecordSet):
         folder = self._remote.folder if self._remote is not None else None
         root = self._identity() or self._token  # what cannot be told apart is not found again
         key = self._remote.key if self._remote is not None else partial(_join, root)
-        return Unpacked(storage, folder or default_cache_folder(), packed.get, key)
+        limit = self._remote.cache_bytes if self._remote is not None else None
+        return Unpacked(storage, folder or default_cache_folder(), packed.get, key, limit_bytes=limit)
 
     async def _with_storage(self, use: Callable[[Storage], Coroutine[Any, Any, T]]) -> T:
         storage = self.open_storage()

@@ -494,8 +494,11 @@ def test_tar_to_tar_is_byte_for_byte(tmp_path: Path) -> None:
     assert exported(tmp_path / "x.tar", tmp_path / "out") == [{"cls": b" 007\n", "json": b"{ }", "bin": b""}]
 
 
+@pytest.mark.filterwarnings(  # that package leaves files open
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
 def test_webdataset_decodes_what_is_exported(tmp_path: Path) -> None:
-    """Numbers, texts, JSON and arrays come out of the real package as they are, bytes of any name as bytes."""
+    """Numbers, texts, JSON and arrays come out of the real package as they are, all bytes as bytes."""
     import webdataset
 
     fields = {

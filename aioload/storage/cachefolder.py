@@ -30,6 +30,7 @@ from pathlib import Path
 from .bytelocks import Busy, ByteLock, locked_file
 from .cachedfile import BLOCK_BYTES, LIST_NAME, CachedFile
 from .cachesums import Head
+from .unpackedfiles import UnpackedFile, UnpackedFiles
 
 __all__ = ["CacheFolder", "CachedVersion", "Claim", "default_cache_folder"]
 
@@ -97,6 +98,8 @@ class CacheFolder:
 
     def __init__(self, folder: Path, limit_bytes: int | None) -> None:
         self.root = folder / ROOT
+        self.unpacked = UnpackedFiles(folder)
+        """What lies unpacked beside it: within the same limit, and evicted alike."""
         self._limit = limit_bytes
         self._step = min(_MOST_PROMISED, (limit_bytes or _MOST_PROMISED << 6) >> 6)
         self._lock = threading.RLock()  # of what is in use
@@ -157,9 +160,16 @@ class CacheFolder:
         lock.close()
         return Claim(held=False)
 
-    def reserve(self, num_bytes: int) -> bool:
-        """Take room for bytes, evicting what nobody uses; False where there is none."""
+    def reserve(self, num_bytes: int, *, again: bool = False) -> bool:
+        """Take room for bytes, evicting what nobody uses; False where there is none.
+
+        Args:
+            num_bytes: so many.
+            again: look even if there was none a moment ago, as the caller uses less by now.
+        """
         with self._room_lock:
+            if again:
+                self._full_until = 0.0
             if self._promised >= num_bytes and self._count == self._read_count():
                 self._promised -= num_bytes
                 return True
@@ -208,8 +218,10 @@ class CacheFolder:
         finally:
             lock.close()
 
-    def prune(self, keep_bytes: int, *, older_than: float | None = None) -> list[CachedVersion]:
-        """Evict the least recently used of what nobody uses.
+    def prune(
+        self, keep_bytes: int, *, older_than: float | None = None
+    ) -> list[CachedVersion | UnpackedFile]:
+        """Evict the least recently used of what nobody uses, also of what lies unpacked.
 
         Args:
             keep_bytes: as much may stay.
@@ -221,8 +233,9 @@ class CacheFolder:
         Raises:
             Busy: other processes change the cache all the time.
         """
-        if not self.root.is_dir():
+        if not (self.root.is_dir() or self.unpacked.root.is_dir()):
             return []
+        self._make_root()
         with locked_file(self.root / "ledger", _PATIENCE) as ledger:
             gone, used = self._evict(keep_bytes, older_than)
             self._write_ledger(ledger, used)
@@ -292,6 +305,7 @@ class CacheFolder:
 
     def _promise(self, num_bytes: int) -> bool:
         """Take a larger promise than is needed now, so that the next need no lock."""
+        self._make_root()
         with locked_file(self.root / "ledger", _PATIENCE) as ledger:
             count, used = _read_ledger(ledger)
             if count and count == self._count:
@@ -315,9 +329,15 @@ class CacheFolder:
         """Return what may stay so that there is room again for a while."""
         disk = self._disk_room() - num_bytes
         if self._limit is None:
-            return _UNBOUNDED if disk >= 0 else sum(v.num_bytes for v in self.versions()) + disk
+            return _UNBOUNDED if disk >= 0 else self._taken() + disk
         wanted = self._limit - max(num_bytes, self._limit >> 5)
-        return wanted if disk >= 0 else min(wanted, sum(v.num_bytes for v in self.versions()) + disk)
+        return wanted if disk >= 0 else min(wanted, self._taken() + disk)
+
+    def _taken(self) -> int:
+        return sum(each.num_bytes for each in self._all())
+
+    def _all(self) -> list[CachedVersion | UnpackedFile]:
+        return [*self.versions(), *self.unpacked.files()]
 
     def _room(self, used: int) -> int:
         disk = self._disk_room()
@@ -328,21 +348,29 @@ class CacheFolder:
         kept = min(_FREE_BYTES, int(_FREE_SHARE * status.f_blocks * status.f_frsize))
         return status.f_bavail * status.f_frsize - kept
 
-    def _evict(self, keep_bytes: int, older_than: float | None) -> tuple[list[CachedVersion], int]:
+    def _evict(
+        self, keep_bytes: int, older_than: float | None
+    ) -> tuple[list[CachedVersion | UnpackedFile], int]:
         """Evict under the ledger's lock; return what has gone, and the bytes that are left."""
         for leftover in ("trash", "new"):
             shutil.rmtree(self.root / leftover, ignore_errors=True)
-        versions = sorted(self.versions(), key=lambda version: version.used)
-        used = sum(version.num_bytes for version in versions)
-        gone: list[CachedVersion] = []
-        for version in versions:
-            if used <= keep_bytes or (older_than is not None and version.used >= older_than):
+        every = sorted(self._all(), key=lambda each: each.used)
+        used = sum(each.num_bytes for each in every)
+        gone: list[CachedVersion | UnpackedFile] = []
+        for each in every:
+            if used <= keep_bytes or (older_than is not None and each.used >= older_than):
                 break
-            with self._alone(version.folder) as alone:
-                if alone and self._discard(version.folder):
-                    gone.append(version)
-                    used -= version.num_bytes
+            if self._remove(each):
+                gone.append(each)
+                used -= each.num_bytes
         return gone, used
+
+    def _remove(self, each: CachedVersion | UnpackedFile) -> bool:
+        """Remove what nobody uses; tell whether it has gone."""
+        if isinstance(each, UnpackedFile):
+            return self.unpacked.remove(each)
+        with self._alone(each.folder) as alone:
+            return alone and self._discard(each.folder)
 
     def _look(self, folder: str) -> CachedVersion | None:
         try:
