@@ -23,7 +23,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -160,23 +160,29 @@ class CacheFolder:
         lock.close()
         return Claim(held=False)
 
-    def reserve(self, num_bytes: int, *, again: bool = False) -> bool:
+    def reserve(
+        self, num_bytes: int, *, again: bool = False, spend: Callable[[], object] | None = None
+    ) -> bool:
         """Take room for bytes, evicting what nobody uses; False where there is none.
 
         Args:
             num_bytes: so many.
             again: look even if there was none a moment ago, as the caller uses less by now.
+            spend: called once the room is taken, before anybody counts the disk again: for much that will be
+                written only later, it sets that room aside there.
         """
         with self._room_lock:
             if again:
                 self._full_until = 0.0
             if self._promised >= num_bytes and self._count == self._read_count():
                 self._promised -= num_bytes
+                if spend is not None:
+                    spend()
                 return True
             if time.monotonic() < self._full_until:
                 return False
             try:
-                return self._promise(num_bytes)
+                return self._promise(num_bytes, spend)
             except Busy:
                 return False
 
@@ -303,7 +309,7 @@ class CacheFolder:
 
     # room
 
-    def _promise(self, num_bytes: int) -> bool:
+    def _promise(self, num_bytes: int, spend: Callable[[], object] | None) -> bool:
         """Take a larger promise than is needed now, so that the next need no lock."""
         self._make_root()
         with locked_file(self.root / "ledger", _PATIENCE) as ledger:
@@ -323,6 +329,8 @@ class CacheFolder:
                 self._full_until = time.monotonic() + _RETRY_SECONDS
                 return False
             self._promised = granted - num_bytes
+            if spend is not None:
+                spend()
             return True
 
     def _target(self, num_bytes: int) -> int:

@@ -21,7 +21,16 @@ from typing import Any, Protocol
 
 from ..errors import ConfigError
 
-__all__ = ["SIZED", "BadData", "Stream", "check_codec", "open_stream", "unpack_file", "unpack_whole"]
+__all__ = [
+    "SIZED",
+    "BadData",
+    "Stream",
+    "allocate",
+    "check_codec",
+    "open_stream",
+    "unpack_file",
+    "unpack_whole",
+]
 
 _PIECE_BYTES = 1 << 20  # unpacked at a time, at most
 _SLICE_BYTES = 256 << 10  # of what is packed, given at a time
@@ -101,7 +110,7 @@ def unpack_whole(codec: str, packed: int, unpacked: int, size: int) -> int:
     source_bytes = os.fstat(packed).st_size
     if not source_bytes:
         raise BadData("it is empty")
-    _allocate(unpacked, size)
+    allocate(unpacked, size)
     with mmap.mmap(packed, source_bytes, access=mmap.ACCESS_READ) as source, _room(unpacked, size) as room:
         try:
             return int(getattr(getattr(package, module), function)(source, room))
@@ -253,7 +262,7 @@ def _package(codec: str) -> Any:
         ) from error
 
 
-def _allocate(fd: int, size: int) -> None:
+def allocate(fd: int, size: int) -> None:
     """Give a file its size and its room on the disk."""
     if not size:
         return

@@ -297,7 +297,7 @@ class Unpacked(Wrapping):
             limit,
             alone=alone,
             of=self._key_of(stored),
-            reserve=partial(self._room.reserve, name),
+            reserve=partial(self._room.reserve, name) if self._room.is_bounded else None,
         )
         unpacking = await self._run(begin, undo=Unpacking.abandon)
         try:

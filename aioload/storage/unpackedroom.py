@@ -84,8 +84,13 @@ class UnpackedRoom:
         with self._lock:
             self._sizes[name] = self._known[name] = num_bytes
 
-    def reserve(self, name: str, num_bytes: int) -> None:
+    def reserve(self, name: str, num_bytes: int, spend: Callable[[], object] | None) -> None:
         """Take room for bytes of a file. It blocks.
+
+        Args:
+            name: of the file.
+            num_bytes: so many.
+            spend: sets the room aside on the disk.
 
         Raises:
             StorageError: there is none, whatever is given up.
@@ -94,7 +99,7 @@ class UnpackedRoom:
             return
         if num_bytes > self._limit:
             raise self._full(name, num_bytes)
-        if self._cache.reserve(num_bytes):
+        if self._cache.reserve(num_bytes, spend=spend):
             return
         deadline = time.monotonic() + _PATIENCE
         while time.monotonic() < deadline and not self._closed:
@@ -104,7 +109,7 @@ class UnpackedRoom:
                     if not self._sizes and self._making <= {name}:
                         break
                 time.sleep(_POLL)  # all that is here is being read or made, which ends soon
-            if self._cache.reserve(num_bytes, again=True):
+            if self._cache.reserve(num_bytes, again=True, spend=spend):
                 return
         raise self._full(name, num_bytes)
 

@@ -14,13 +14,14 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import AioloadError, ClosedError, ShardError, StorageError
 from ..shard.hashes import Sums
 from .bytelocks import ByteLock
-from .codecs import SIZED, BadData, open_stream, unpack_whole
+from .codecs import SIZED, BadData, allocate, open_stream, unpack_whole
 from .unpackedfiles import LOCKS, OF, UNPACKED_ROOT, USES, slot_of
 
 __all__ = ["Packed", "Place", "UnpackedFolder", "Unpacking"]
@@ -46,6 +47,9 @@ class Packed:
     """Sums of what is stored, hexadecimal, by algorithm."""
     hashes: Mapping[str, str] = field(default_factory=dict)
     """Sums of the unpacked bytes."""
+
+
+Reserve = Callable[[int, Callable[[], object] | None], object]
 
 
 class Place(NamedTuple):
@@ -159,7 +163,7 @@ class UnpackedFolder:
         *,
         alone: bool,
         of: str = "",
-        reserve: Callable[[int], object] = int,
+        reserve: Reserve | None = None,
     ) -> Unpacking:
         """Begin to make a file.
 
@@ -170,7 +174,7 @@ class UnpackedFolder:
             limit: bytes that it may become.
             alone: whether the lock is held, so that other parts are leftovers.
             of: what it is of, for people.
-            reserve: called before so many more bytes are written; raises where there is no room.
+            reserve: takes room for bytes, and calls what sets it aside; raises where there is none.
         """
         folder = self.root / _place(digest)
         with _telling(self.root, name):
@@ -196,7 +200,7 @@ class Unpacking:
         name: of the file, for errors.
         packed: what is known of it.
         limit: bytes that it may become.
-        reserve: called before so many more bytes are written; raises where there is no room.
+        reserve: takes room for bytes, and calls what sets it aside; raises where there is none.
     """
 
     def __init__(
@@ -206,7 +210,7 @@ class Unpacking:
         name: str,
         packed: Packed,
         limit: int,
-        reserve: Callable[[int], object] = int,
+        reserve: Reserve | None = None,
     ) -> None:
         self._root, self._folder, self._name, self._packed = root, folder, name, packed
         self._limit = limit
@@ -293,9 +297,12 @@ class Unpacking:
 
     def _take_room(self, num_bytes: int) -> None:
         """Have room reserved before bytes are written: all that will be needed, where that is known."""
+        if self._reserve is None:
+            return
         if num_bytes > self._room:
             more = max(num_bytes, self._expected)
-            self._reserve(more)
+            whole = partial(allocate, self._files[0], self._packed.size or 0)
+            self._reserve(more, whole if self._expected else None)
             self._room, self._expected = self._room + more, 0
         self._room -= num_bytes
 
