@@ -209,6 +209,14 @@ def test_verify_says_what_it_cannot_see(tmp_path: Path) -> None:
     assert "record 3" in damaged
 
 
+def test_verify_passes_over_a_leftover_index(tmp_path: Path) -> None:
+    """An `index.aioi` without a manifest, beside archives, does not make a packed set of them."""
+    (tmp_path / "x.tar").write_bytes(foreign_sets.make_tar(range(4)))
+    (tmp_path / "index.aioi").write_bytes(b"left behind")
+
+    assert "all well; 4 records" in aio("verify", tmp_path).stdout
+
+
 def test_verify_of_what_is_not_there_ends_with_1(tmp_path: Path) -> None:
     """A path without anything is one line on stderr, and a folder without a set a problem."""
     assert aio("verify", tmp_path / "no.tar", status=1).stderr.startswith("aioload: ")

@@ -157,6 +157,18 @@ def test_archives_go_out_to_a_bucket(tmp_path: Path, bucket: Bucket) -> None:
         pack(find_source([tmp_path / "near"]), bucket.url, **options)
 
 
+def test_compressed_archives_of_a_bucket_are_packed(tmp_path: Path, bucket: Bucket) -> None:
+    """All of a folder there, one after the other, each unpacked to a temporary file that goes."""
+    for number in range(3):
+        data = foreign_sets.make_tar(range(number * 4, number * 4 + 4))
+        bucket.put(f"{number}.tar.gz", gzip.compress(data))
+
+    report = pack(find_source([bucket.url], storage_options=bucket.options), tmp_path / "own")
+
+    assert report.records == 12
+    assert foreign_sets.numbers(Dataset(tmp_path / "own")) == list(range(12))
+
+
 def test_an_export_that_fails_leaves_only_whole_archives(tmp_path: Path, bucket: Bucket) -> None:
     """What was under way when a damaged record came is not in the bucket."""
     path = tmp_path / "x.tar"

@@ -22,7 +22,9 @@ from contract import CONTENT, FILES, StorageContract
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mds_sets import FIXTURES, expected, index_of, rows
+from servers.ranges import RangeServer
 
+from aioload import Dataset
 from aioload.errors import ConfigError, NotFoundError, ShardError, StorageError
 from aioload.storage import (
     Cached,
@@ -479,6 +481,20 @@ async def test_the_limit_counts_what_a_cache_of_networks_holds(tmp_path: Path) -
 
     assert not list((tmp_path / "aioload-cache-1").rglob("sums"))
     assert taken(tmp_path) >= 3 * SIZE
+
+
+def test_a_set_is_read_within_the_limit_of_its_cache(tmp_path: Path) -> None:
+    """Of an MDS folder behind an address two shards fit: each row is right, in any order."""
+    files = {path.name: path.read_bytes() for path in (FIXTURES / "zstd").iterdir()}
+    texts = [row["text"] for row in expected(FIXTURES / "zstd")]
+    limit = 3 * 4096 + 1000  # blocks: two shards, and one that is spooled
+    with RangeServer(files) as server:
+        dataset = Dataset(server.url, cache_dir=tmp_path, cache_bytes=limit)
+        for number in (*range(len(texts)), 0, len(texts) - 1, 0):
+            assert dataset[number]["text"] == texts[number]
+            assert 0 < taken(tmp_path) <= limit
+
+    assert not list((tmp_path / "aioload-cache-1").rglob("sums"))
 
 
 # the disk, the source, the others
