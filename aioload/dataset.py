@@ -20,13 +20,12 @@ from .foreign import (
     Bar,
     Contents,
     Opening,
+    Outcome,
     Progress,
     check_records,
-    damage_of,
     first_bar,
     no_bar,
-    pieces,
-    read_piece,
+    walk,
     with_defaults,
 )
 from .home import Home
@@ -248,22 +247,25 @@ class Dataset(RecordSet):
         return type(error)(f"{where}{error}", **(error.facts | facts))
 
     def raw_records(self) -> Iterator[tuple[int, memoryview]]:
-        """Yield number and bytes of each record in its order, reading many at a time; no sum is compared.
+        """Yield number and bytes of each record in its order, reading many at a time, and some ahead.
 
         Raises:
-            ShardError: a shard cannot be read to its end; after all that come before.
+            ShardError: a record fails its sum, or a shard cannot be read to its end; after all before it.
         """
-        shards = self.index.shards  # asked for first: what a storage must unpack is known once a set is open
+        for record, outcome in self.outcomes():
+            if isinstance(outcome, AioloadError):
+                raise outcome
+            yield record, outcome
+
+    def outcomes(self) -> Iterator[Outcome]:
+        """Yield number and bytes of each record in its order, or the error of one that cannot be read."""
+        contents = self.contents  # asked for first: what a storage must unpack is known once a set is open
         with start_blocking_portal() as portal:
             storage = self.open_storage()
             try:
-                for shard, name in enumerate(shards):
-                    first, stop = self.index.shard_records[shard : shard + 2].tolist()
-                    damage = damage_of(self.contents, shard)
-                    for begin, end in pieces(self.index, first, stop - (damage is not None)):
-                        yield from portal.call(read_piece, storage, self.index, name, begin, end)
-                    if damage is not None:
-                        raise damage
+                with portal.wrap_async_context_manager(walk(contents, storage)) as pieces:
+                    while (piece := portal.call(pieces.take)) is not None:
+                        yield from piece
             finally:
                 portal.call(close, storage)
 

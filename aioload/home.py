@@ -198,7 +198,9 @@ class Home:
                 return self.remote.open()
             versions, fingerprint = opened.versions, opened.index.fingerprint()
             return self.remote.open(
-                lambda name: versions.get(name, fingerprint), checked=opened.index.sums is not None
+                lambda name: versions.get(name, fingerprint),
+                checked=opened.index.sums is not None,
+                passed={packed.name or name for name, packed in opened.packed.items()},  # kept unpacked
             )
         return LocalStorage(self._place.root) if self._storage is None else Lent(self._storage)
 
@@ -207,7 +209,8 @@ class Home:
         folder = self.remote.folder if self.remote is not None else None
         root = self._identity() or self._token  # what cannot be told apart is not found again
         key = self.remote.key if self.remote is not None else partial(_join, root)
-        return Unpacked(storage, folder or default_cache_folder(), packed.get, key)
+        limit = self.remote.cache_bytes if self.remote is not None else None
+        return Unpacked(storage, folder or default_cache_folder(), packed.get, key, limit_bytes=limit)
 
 
 def _options_of(remote: Remote, cache_dir: Any, cache_bytes: int | str | None) -> dict[str, Any]:

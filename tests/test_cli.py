@@ -371,6 +371,15 @@ def test_the_demo_learns(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(120)
+def test_a_small_demo_is_no_failure(tmp_path: Path) -> None:
+    """So few digits that nobody could learn from them are told, with status 0."""
+    ended = run("demo", "--samples", 100, "--epochs", 1, "--workers", 0, folder=tmp_path)
+
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "not enough to learn more than 95%" in ended.stdout
+
+
+@pytest.mark.timeout(120)
 def test_the_demo_takes_photos(tmp_path: Path) -> None:
     """Images of any size in class folders are trained on, unreadable ones left out, and no file is left."""
     photos(tmp_path / "mine", 60)

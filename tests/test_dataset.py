@@ -229,7 +229,7 @@ def test_damage_in_a_shard_of_others_says_where_it_lies(tmp_path: Path) -> None:
         assert (caught.value.shard, caught.value.record, caught.value.offset) == ("a.tfrecord", 2, start)
     last = list(find_source([path]).items)[-1]
     assert isinstance(last, Unreadable)
-    assert last.reason.startswith("record 2 (a.tfrecord): ")
+    assert last.name == "record 2 (a.tfrecord)"
 
 
 def test_the_progress_of_an_index_never_goes_back(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ FLOORS = (
     ("aioload.table", "aioload.testing", "aioload._workers"),
     ("aioload.storage", "aioload.shard", "aioload.decode", "aioload.collate", "aioload.digits"),
     (
+        "aioload.ahead",
         "aioload.cgroup",
         "aioload.deal",
         "aioload.errors",

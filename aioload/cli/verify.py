@@ -15,7 +15,7 @@ from ..errors import AioloadError, ConfigError, NotFoundError, ShardError
 from ..foreign import UNPROTECTED, place_of
 from ..shard.check import Problem, VerifyReport
 from ..shard.check import verify as verify_set
-from ..shard.format import INDEX_NAME, MANIFEST_NAME, shard_name
+from ..shard.format import MANIFEST_NAME, shard_name
 from ..shard.manifest import Manifest
 from ..shard.reader import Reader
 from ..storage.address import Address
@@ -74,7 +74,8 @@ def _foreign(
     is_folder = place_of(data).names is None and ("://" in data or not Path(data).is_file())
     if is_folder:
         with open_reader(data, options) as reader:
-            if any(_is_there(reader, name) for name in (MANIFEST_NAME, INDEX_NAME, shard_name(0))):
+            # an index alone is a leftover, beside shards of others perhaps
+            if any(_is_there(reader, name) for name in (MANIFEST_NAME, shard_name(0))):
                 if fields:
                     raise ConfigError(f"{data} is a packed set, which knows its fields; leave --field out")
                 return None

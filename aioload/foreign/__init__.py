@@ -1,9 +1,9 @@
 """Foreign sets: shards that others have written, told by their content and indexed where they lie."""
 
 from .advice import for_commands
-from .build import Progress, pieces, read_piece
+from .build import Progress
 from .check import UNPROTECTED, check_records
-from .contents import Contents, damage_of, with_defaults
+from .contents import Contents, with_defaults
 from .looking import list_shards, looked_up, matched
 from .lost import Lost, error_of
 from .making import Bar, no_bar
@@ -11,6 +11,7 @@ from .names import MDS_INDEX, format_of, unpacked_name
 from .opening import Foreign, Opening, open_foreign
 from .place import Place, expand, place_of
 from .showing import first_bar
+from .walk import Outcome, walk
 from .wids import Wids, parse_wids
 
 __all__ = [
@@ -21,11 +22,11 @@ __all__ = [
     "Foreign",
     "Lost",
     "Opening",
+    "Outcome",
     "Place",
     "Progress",
     "Wids",
     "check_records",
-    "damage_of",
     "error_of",
     "expand",
     "first_bar",
@@ -37,9 +38,8 @@ __all__ = [
     "no_bar",
     "open_foreign",
     "parse_wids",
-    "pieces",
     "place_of",
-    "read_piece",
     "unpacked_name",
+    "walk",
     "with_defaults",
 ]

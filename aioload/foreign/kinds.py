@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -68,7 +68,12 @@ def scanner_of(kind: str, name: str, size: int, records: int) -> Scanner:
 
 
 async def tell_shards(
-    storage: Storage, names: tuple[str, ...], sizes: Sequence[int], known: Mapping[int, Told], losses: Losses
+    storage: Storage,
+    names: tuple[str, ...],
+    sizes: Sequence[int],
+    known: Mapping[int, Told],
+    losses: Losses,
+    path_of: Callable[[str], str] = str,
 ) -> Shards:
     """Tell by their first bytes what shards are.
 
@@ -78,6 +83,7 @@ async def tell_shards(
         sizes: theirs, in bytes.
         known: what some are, by number.
         losses: told of those that are nothing.
+        path_of: tells where one lies, for messages.
 
     Raises:
         ShardError: one is nothing that is read here, or they are not all of a kind.
@@ -100,7 +106,7 @@ async def tell_shards(
     }
     if kind == "tar" and packed:
         name, how = next(iter(packed.items()))
-        raise refuse_compressed_tar(name, how.codec)
+        raise refuse_compressed_tar(name, how.codec, path_of(name))
     return Shards(kind, names, packed)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -14,11 +15,14 @@ from .crew import Crew, Task
 from .lost import lost_part
 
 if TYPE_CHECKING:
+    from ..shard.scan import Scanned
     from ..storage import Storage
     from .kinds import Shards
     from .lost import Losses
 
 __all__ = ["Bar", "Known", "Making", "make", "no_bar", "take_over"]
+
+_log = logging.getLogger("aioload.index")
 
 Bar = Callable[[str, int], AbstractContextManager[Progress]]
 """Shows how far a work of so many bytes is."""
@@ -127,7 +131,9 @@ async def _scan(making: Making, parts: dict[int, Part]) -> None:
             return
         with losses.noted(number):
             task = Task(making.shards.kind, names[number], sizes[number], making.shards.records_of(number))
-            parts[number] = Part(task.size, await crew.scan(making.storage, task, progress, depth=depth))
+            scanned = await crew.scan(making.storage, task, progress, depth=depth)
+            _warn_of_holes(task.name, scanned)
+            parts[number] = Part(task.size, scanned)
 
     depth = depth_of(len(wanted))
     if wanted:
@@ -135,6 +141,12 @@ async def _scan(making: Making, parts: dict[int, Part]) -> None:
         with making.bar(f"indexing {making.label}", total) as progress:
             async with Crew(making.root, total, len(wanted)) as crew:
                 await look_at_all(len(wanted), look)
+
+
+def _warn_of_holes(name: str, scanned: Scanned) -> None:
+    if scanned.holes:
+        more = f"; and {len(scanned.holes) - 1} more such places" if len(scanned.holes) > 1 else ""
+        _log.warning("%s is damaged, but can be read on: %s%s", name, scanned.holes[0], more)
 
 
 async def _sizes(making: Making, wanted: Sequence[int]) -> dict[int, int]:

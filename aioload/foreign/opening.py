@@ -55,6 +55,12 @@ class Foreign:
     mds: bytes | None = None
     """The `index.json` of an MDS folder, which names the shards."""
 
+    def path_of(self, name: str) -> str:
+        """Return the path or address of a shard, for messages: nothing secret is in it."""
+        if self.folder is not None:
+            return str(self.folder / name)
+        return (self.label.rpartition(self.names[0])[0] or f"{self.label}/") + name
+
 
 @dataclass(frozen=True, slots=True)
 class Opening:
@@ -185,7 +191,9 @@ async def _make(
     if files.mds is not None:
         shards = mds_shards(files.mds)
     else:
-        shards = await tell_shards(storage, files.names, files.sizes, known.told, files.losses)
+        shards = await tell_shards(
+            storage, files.names, files.sizes, known.told, files.losses, foreign.path_of
+        )
     source = unpack(storage, shards.packed) if shards.packed else storage
     root = None if shards.packed else foreign.folder
     making = Making(foreign.label, shards, source, files.sizes, files.losses, opening.bar, root)

@@ -32,6 +32,8 @@ class Scanned:
     """[k, 2] a record's number, and the byte where its bytes begin, where that is before its span."""
     damage: str | None = None
     """Why the last record cannot be read; None: all can."""
+    holes: tuple[str, ...] = ()
+    """What cannot be read in the middle; each is part of a record, whose `split` raises."""
     fields: tuple[tuple[str, str], ...] = ()
     """Names and kinds of the fields, as the first record has them."""
     facts: dict[str, Any] = field(default_factory=dict)
@@ -44,7 +46,7 @@ class Scanned:
 
     @property
     def wholes(self) -> int:
-        """How many records are whole: all, less the last where there is damage."""
+        """How many records can be cut, but for holes: all, less the last where there is damage."""
         return len(self.ends) - (self.damage is not None)
 
     @property

@@ -130,6 +130,10 @@ class LocalStorage:
         """Return where a file lies; no name is the folder."""
         return str(self._root / name)
 
+    def forget(self, name: str) -> None:
+        """Keep a file open no longer, once nobody reads from it."""
+        self._handles.forget(name)
+
     async def advise(self, name: str, places: Sequence[tuple[int, int]]) -> None:
         """Tell the kernel that these bytes of a file will be wanted soon, where it can be told."""
         self._check(name)
