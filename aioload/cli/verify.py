@@ -66,7 +66,7 @@ def verify(
 
 def _foreign(data: str, options: Mapping[str, Any] | None) -> Dataset | None:
     """Return a set that others have written; None where it is one of aioload's own, whole or not."""
-    is_folder = place_of(data).names is None and ("://" in data or not Path(data).is_file())
+    is_folder = place_of(data).names is None if "://" in data else Path(data).is_dir()
     if is_folder:
         with open_reader(data, options) as reader:
             if any(_is_there(reader, name) for name in (MANIFEST_NAME, INDEX_NAME, shard_name(0))):

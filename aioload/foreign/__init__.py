@@ -3,7 +3,7 @@
 from .build import Progress, pieces, read_piece
 from .check import UNPROTECTED, check_records
 from .contents import Contents, damage_of
-from .looking import list_shards, looked_up, matched
+from .looking import files_like, list_shards, looked_up, matched
 from .lost import Lost, error_of
 from .making import Bar, no_bar
 from .names import MDS_INDEX, format_of, unpacked_name
@@ -27,6 +27,7 @@ __all__ = [
     "damage_of",
     "error_of",
     "expand",
+    "files_like",
     "first_bar",
     "format_of",
     "list_shards",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..dataset import Dataset
 from ..errors import ConfigError, NotFoundError, StorageError
-from ..foreign import MDS_INDEX, Place, expand, format_of, parse_wids, unpacked_name
+from ..foreign import MDS_INDEX, Place, expand, files_like, format_of, parse_wids, unpacked_name
 from .folders import Listing, class_folder, flat_folder, list_folder
 from .foreign import foreign
 from .items import Source, printable
@@ -48,13 +48,18 @@ def find_source(
         StorageError: it cannot be read.
         ShardError: its content is not what its name says.
     """
-    found = [Path(name) for path in paths for name in expand(_local(path))]
+    found = [Path(name) for path in paths for name in _found(_local(path))]
     try:
         return _open(_existing(found), kind, path_field, seed)
     except OSError as error:
         if isinstance(error, StorageError):
             raise
         raise StorageError(f"{error.filename or found[0]} cannot be read: {error.strerror}") from error
+
+
+def _found(path: str) -> list[str]:
+    """Return what a pattern stands for: braces stand for names, stars for files that are there."""
+    return [name for each in expand(path) for name in files_like(each)]
 
 
 def _local(path: str | os.PathLike[str]) -> str:
