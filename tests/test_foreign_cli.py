@@ -224,6 +224,22 @@ def test_verify_of_what_is_not_there_ends_with_1(tmp_path: Path) -> None:
     assert "1 problem" in aio("verify", tmp_path / "empty", status=1).stdout
 
 
+def test_commands_take_stars_and_what_describes_a_set(tmp_path: Path) -> None:
+    """A quoted pattern, which no shell has expanded, and an index.json, wherever a set may be named."""
+    for number in range(2):
+        (tmp_path / f"x-{number}.tar").write_bytes(foreign_sets.make_tar([number]))
+    pattern = tmp_path / "x-*.tar"
+    rows = foreign_sets.make_mds(tmp_path / "rows", [range(3)]) / "index.json"
+
+    for name, source, records in (("tar", pattern, 2), ("mds", rows, 3)):
+        assert told("index", source)["records"] == records
+        assert told("verify", source)["records"] == records
+        assert told("inspect", source)["records"] == records
+        assert len(exported(source, tmp_path / f"{name}-out")) == records
+    assert told("pack", pattern, tmp_path / "own")["records"] == 2
+    assert "no file has a name like" in aio("pack", tmp_path / "y-*.tar", tmp_path / "no", status=1).stderr
+
+
 # inspect
 
 

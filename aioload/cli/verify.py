@@ -71,7 +71,7 @@ def _foreign(
     data: str, fields: Mapping[str, str] | None, options: Mapping[str, Any] | None
 ) -> Dataset | None:
     """Return a set that others have written; None where it is one of aioload's own, whole or not."""
-    is_folder = place_of(data).names is None and ("://" in data or not Path(data).is_file())
+    is_folder = place_of(data).names is None if "://" in data else Path(data).is_dir()
     if is_folder:
         with open_reader(data, options) as reader:
             # an index alone is a leftover, beside shards of others perhaps

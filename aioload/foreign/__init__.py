@@ -4,7 +4,7 @@ from .advice import for_commands
 from .build import Progress
 from .check import UNPROTECTED, check_records
 from .contents import Contents, with_defaults
-from .looking import list_shards, looked_up, matched
+from .looking import files_like, list_shards, looked_up, matched
 from .lost import Lost, error_of
 from .making import Bar, no_bar
 from .names import MDS_INDEX, format_of, unpacked_name
@@ -29,6 +29,7 @@ __all__ = [
     "check_records",
     "error_of",
     "expand",
+    "files_like",
     "first_bar",
     "for_commands",
     "format_of",

@@ -18,7 +18,7 @@ from .place import Place, common
 if TYPE_CHECKING:
     from ..storage import Storage
 
-__all__ = ["list_shards", "looked_up", "matched"]
+__all__ = ["files_like", "list_shards", "looked_up", "matched"]
 
 _STAR = "*"
 
@@ -61,22 +61,28 @@ def _what_is_there(path: Path) -> str:
 
 def _without_stars(place: Place, paths: Sequence[str]) -> Place:
     """Return the files that local patterns stand for; a path that is there stands for itself."""
-    files: list[str] = []
-    for path in paths:
-        if not glob.has_magic(path) or os.path.lexists(path):
-            files.append(path)
-            continue
-        # not by Path.glob, which wants a folder and a pattern apart
-        matches = glob.glob(path, recursive=True)  # noqa: PTH207 - see above
-        found = sorted(each for each in matches if Path(each).is_file())
-        if not found:
-            raise ConfigError(
-                f"no file has a name like {path}. {_what_is_there(Path(path.partition(_STAR)[0]) / 'x')}"
-            )
-        files += shards_among(found) or found
+    files = [file for path in paths for file in files_like(path)]
     if place.names is None and files == [place.root]:
         return _one_path(place)
     return common(files)
+
+
+def files_like(path: str) -> list[str]:
+    """Return the files that a local path with stars stands for; one that is there stands for itself.
+
+    Raises:
+        ConfigError: there is no such file.
+    """
+    if not glob.has_magic(path) or os.path.lexists(path):
+        return [path]
+    # not by Path.glob, which wants a folder and a pattern apart
+    matches = glob.glob(path, recursive=True)  # noqa: PTH207 - see above
+    found = sorted(each for each in matches if Path(each).is_file())
+    if not found:
+        raise ConfigError(
+            f"no file has a name like {path}. {_what_is_there(Path(path.partition(_STAR)[0]) / 'x')}"
+        )
+    return shards_among(found) or found
 
 
 async def matched(storage: Storage, place: Place, label: str) -> Place:

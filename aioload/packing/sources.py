@@ -10,7 +10,7 @@ from typing import Any
 
 from ..dataset import Dataset
 from ..errors import ConfigError, NotFoundError, StorageError
-from ..foreign import MDS_INDEX, expand, format_of, unpacked_name
+from ..foreign import MDS_INDEX, expand, files_like, format_of, unpacked_name
 from ..shard.format import MANIFEST_NAME
 from .folders import Listing, class_folder, flat_folder, list_folder
 from .foreign import foreign
@@ -62,13 +62,18 @@ def find_source(
     given = [os.fspath(path) for path in paths]
     if any("://" in path for path in given):
         return _open_address(given, asked)
-    found = [Path(name) for path in given for name in expand(path)]
+    found = [Path(name) for path in given for name in _found(path)]
     try:
         return _open(_existing(found), asked)
     except OSError as error:
         if isinstance(error, StorageError):
             raise
         raise StorageError(f"{error.filename or found[0]} cannot be read: {error.strerror}") from error
+
+
+def _found(path: str) -> list[str]:
+    """Return what a pattern stands for: braces stand for names, stars for files that are there."""
+    return [name for each in expand(path) for name in files_like(each)]
 
 
 @dataclass(frozen=True, slots=True)
