@@ -56,9 +56,10 @@ class Dataset(RecordSet):
     sets of some of its records.
 
     Args:
-        source: a folder, a shard, a pattern such as `train-{000..099}.tar`, the address of one of these (s3,
-            gs, az, http or https), a list of shards, or a storage that holds the files of a set. A storage is
-            used from several event loops, and never closed by the set or its loaders.
+        source: a folder, a shard, a pattern such as `train-{000..099}.tar`, `{a,b}.tar` or `train-*.tar`, the
+            address of one of these (s3, gs, az, http or https; stars in the last part of a bucket's alone), a
+            list of them, or a storage that holds the files of a set. A storage is used from several event
+            loops, and never closed by the set or its loaders.
         fields: of shards of others: the fields that are wanted, in this order, with their kinds, such as
             `{"jpg": "image", "cls": "int"}`; by default those of the first record, with the kinds that their
             names tell. For TFRecord, `"example:bytes"`, `"example:int64"` and `"example:float"` are kinds,

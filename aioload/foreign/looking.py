@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import glob
 import os
+import posixpath
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import ConfigError, ShardError, StorageError
+from ..errors import ConfigError, NotFoundError, ShardError, StorageError
 from ..shard.format import MANIFEST_NAME
 from ..storage import folders, listing
 from .names import MDS_INDEX, in_short, shards_among, way_out
@@ -18,7 +19,7 @@ from .place import Place, common
 if TYPE_CHECKING:
     from ..storage import Storage
 
-__all__ = ["files_like", "list_shards", "looked_up", "matched"]
+__all__ = ["files_like", "list_shards", "looked_up", "matched", "missing"]
 
 _STAR = "*"
 
@@ -144,6 +145,18 @@ async def list_shards(storage: Storage, label: str) -> tuple[str, ...]:
             shard=MANIFEST_NAME,
         )
     return tuple(shards)
+
+
+async def missing(storage: Storage, error: NotFoundError) -> NotFoundError:
+    """Return the error of a file that is not there with what is there in its place, if anybody tells."""
+    try:
+        names = await listing(storage)
+    except (ConfigError, StorageError):
+        return error
+    folder = posixpath.dirname(error.shard or "")
+    if folder:  # which is not the one that is listed
+        return error
+    return NotFoundError(f"{error}. There: {in_short(shards_among(names) or names)}", **error.facts)
 
 
 async def _elsewhere(storage: Storage, label: str, *, is_empty: bool) -> str:

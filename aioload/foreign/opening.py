@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
+from ..errors import NotFoundError
 from ..shard.mdsindex import MdsIndex, MdsShard, parse_mds_index
 from ..storage import Packed, close
 from .build import ASKED_AT_ONCE, look_at_all
 from .contents import Contents
 from .keep import Kept
 from .kinds import Shards, contents_of, mds_shards, tell_shards
+from .looking import missing
 from .lost import Losses, error_of
 from .making import Bar, Known, Making, make, no_bar, take_over
 from .names import MDS_INDEX
@@ -150,8 +152,11 @@ async def _look_up(foreign: Foreign, storage: Storage, *, is_tolerant: bool) -> 
             versions[number] = None if version is None else await version(names[number])
             sizes[number] = size
 
-    await look_at_all(len(names), look, ASKED_AT_ONCE)
-    losses.check()
+    try:
+        await look_at_all(len(names), look, ASKED_AT_ONCE)
+        losses.check()
+    except NotFoundError as error:
+        raise await missing(storage, error) from error
     return _Files(mds, names, tuple(sizes), tuple(versions), losses)
 
 

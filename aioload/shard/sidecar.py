@@ -140,10 +140,28 @@ def join(names: Sequence[str], parts: Sequence[Part], format: str) -> Sidecar:
         format: theirs.
     """
     scanned = [part.scanned for part in parts]
+    telling = [each for each in scanned if each.wholes and each.fields]
+    telling.sort(key=lambda each: each.is_guess)  # what is sure comes first, else all stay in order
+    fields, facts = (telling[0].fields, telling[0].facts) if telling else ((), {})
+    learnt, learnt_of = _distinct([(each.fields, each.facts, each.is_guess) for each in scanned])
+    return Sidecar(
+        _end_to_end(names, parts, fields),
+        format,
+        facts,
+        damage=tuple(each.damage for each in scanned),
+        losses=tuple(part.loss for part in parts),
+        summed=tuple(part.sums is not None for part in parts),
+        learnt=learnt,
+        learnt_of=learnt_of,
+    )
+
+
+def _end_to_end(names: Sequence[str], parts: Sequence[Part], fields: Fields) -> Index:
+    """Lay the records of all shards on one line."""
+    scanned = [part.scanned for part in parts]
     counts = [len(each.ends) for each in scanned]
     starts = [np.uint64(each.data_start) for each in scanned]
-    lengths = [each.data_bytes for each in scanned]
-    line = np.cumsum([0, *lengths], dtype=np.int64).astype(np.uint64)
+    line = np.cumsum([0, *(each.data_bytes for each in scanned)], dtype=np.int64).astype(np.uint64)
     first = np.cumsum([0, *counts], dtype=np.int64)
     placed = [each.ends - start + begin for each, start, begin in zip(scanned, starts, line, strict=False)]
     far = [
@@ -151,48 +169,36 @@ def join(names: Sequence[str], parts: Sequence[Part], format: str) -> Sidecar:
         for each, number in zip(scanned, first.tolist(), strict=False)
         if len(each.far)
     ]
-    telling = [each for each in scanned if each.wholes and each.fields]
-    telling.sort(key=lambda each: each.is_guess)  # what is sure comes first, else all stay in order
-    fields, facts = (telling[0].fields, telling[0].facts) if telling else ((), {})
-    sums = [part.sums for part in parts]
-    index = Index(
+    return Index(
         shards=tuple(names),
         shard_records=first,
         shard_starts=line,
         shard_data=np.array(starts, np.uint64),
         shard_bytes=np.array([part.size for part in parts], np.uint64),
         positions=np.concatenate([np.zeros(1, np.uint64), *placed]),
-        sums=None if all(each is None for each in sums) else _filled(sums, counts),
+        sums=_filled([part.sums for part in parts], counts),
         fields=fields,
         far=np.concatenate(far).astype(np.int64) if far else None,
         is_foreign=True,
     )
-    learnt: dict[str, Learnt] = {}
-    texts = []
-    for each in scanned:
-        told = (each.fields, each.facts, each.is_guess)
-        texts.append(json.dumps(told))
-        learnt.setdefault(texts[-1], told)
-    numbers = {text: number for number, text in enumerate(learnt)}
-    return Sidecar(
-        index,
-        format,
-        facts,
-        damage=tuple(each.damage for each in scanned),
-        losses=tuple(part.loss for part in parts),
-        summed=tuple(each is not None for each in sums),
-        learnt=tuple(learnt.values()),
-        learnt_of=tuple(numbers[text] for text in texts),
-    )
 
 
-def _filled(sums: Sequence[npt.NDArray[np.uint32] | None], counts: Sequence[int]) -> npt.NDArray[np.uint32]:
-    return np.concatenate(
-        [
-            np.zeros(count, np.uint32) if each is None else each
-            for each, count in zip(sums, counts, strict=True)
-        ]
-    )
+def _distinct(told: Sequence[Learnt]) -> tuple[tuple[Learnt, ...], tuple[int, ...]]:
+    """Return what shards told, each once, and of each shard the number of its own."""
+    texts = [json.dumps(each) for each in told]
+    numbers = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+    learnt = dict(zip(texts, told, strict=True))
+    return tuple(learnt[text] for text in numbers), tuple(numbers[text] for text in texts)
+
+
+def _filled(
+    sums: Sequence[npt.NDArray[np.uint32] | None], counts: Sequence[int]
+) -> npt.NDArray[np.uint32] | None:
+    """Return the sums of all records, zeros where there are none; None: there are none at all."""
+    if all(each is None for each in sums):
+        return None
+    known = zip(sums, counts, strict=True)
+    return np.concatenate([np.zeros(count, np.uint32) if each is None else each for each, count in known])
 
 
 def render_sidecar(sidecar: Sidecar) -> bytes:

@@ -200,6 +200,12 @@ def test_a_path_that_is_not_there_says_what_is(folder: Path) -> None:
     assert f"In {folder / 'deep'}: 1 name (x-0.tar)" in error_of(folder / "deep" / "not" / "there")
 
 
+def test_a_shard_that_is_not_there_says_what_is(folder: Path) -> None:
+    """Of a list or a pattern: the shards beside it, as far as they lie in the folder that all are under."""
+    assert "There: 5 files (x-0.tar, x-1.tar, x-10.tar, …)" in error_of(folder / "x-{0..2}.tar")
+    assert "There" not in error_of([folder / "x-0.tar", folder / "deep" / "y.tar"])
+
+
 def test_shards_of_several_formats_are_told_apart(folder: Path) -> None:
     """How many are which, and the first names of each."""
     (folder / "z.tfrecord").write_bytes(foreign_sets.make_tfrecord([1]))
@@ -240,3 +246,4 @@ def test_a_bucket_is_looked_into(seaweed: Seaweed) -> None:
     assert "last part" in error_of(f"{url}/*/x-0.tar", **options)
     assert "1 folder (deep)" in error_of(f"{url}/no", **options)
     assert "in a list" in error_of(f"{url}/nothing", **options)
+    assert "There: 3 files (x-0.tar, x-1.tar, y-0.tar)" in error_of(f"{url}/x-7.tar", **options)
