@@ -222,9 +222,9 @@ def test_pack_is_quiet_when_told(tmp_path: Path) -> None:
 
 def test_pack_takes_several_archives(tmp_path: Path) -> None:
     """Archives may be given one by one, the folder to be made comes last."""
-    result = aio(
-        "pack", CASES / "tar/edge-a.tar", CASES / "tar/edge-b.tar", tmp_path / "set", "--check", "none"
-    )
+    copies = [shutil.copy(CASES / "tar" / name, tmp_path) for name in ("edge-a.tar", "edge-b.tar")]
+
+    result = aio("pack", *copies, tmp_path / "set", "--check", "none")
 
     assert result.exit_code == 0
     assert len(aioload.Dataset(tmp_path / "set")) == 4
