@@ -1,10 +1,11 @@
 """Reading on behind a damaged header of a tar archive, where that can give no wrong samples.
 
 Looking for the next block with a right sum, as some readers do, would take headers inside of a file, which
-may be an archive itself, for members. So reading goes on only where the damaged header, by its own size, says
-that the next member is, if a right header (or the archive's end) stands there, and none before it: damage to
-the size leads elsewhere, or over headers. What may be an extended header takes the next member with it,
-whose name or size it may have told.
+may be an archive itself, for members. So only sizes are believed that the damaged header may have had: what
+it gives, and that with one digit changed by as much as the sum is wrong. Reading goes on where exactly one
+of them leads to a right header or to the archive's end, and over none. So damage to one byte is never
+misread, wherever it is. What may be an extended header takes the next member with it, whose name or size it
+may have told.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ GLANCE = 64 << 10
 """What is read at least, where a little is wanted: a few headers, for the price of one."""
 
 _WINDOW = 4 << 20
+_MOST_FILLING = 1 << 20  # behind an archive's last file
 _DIGITS = set(b"01234567")
 _FILES = (b"0", b"\0")
 _NO_DATA = (b"1", b"2", b"3", b"4", b"5", b"6")  # links, devices, folders
@@ -74,9 +76,9 @@ def where_to_go_on(damage: BadMember, reader: Reader) -> Asking[tuple[int | None
     if damage.member is not None or at + BLOCK > reader.size:
         return None, b""  # the file ends here
     head = bytes((yield from reader.read(at, at + BLOCK)))
-    name, length = head[:100].partition(b"\0")[0], _length(head)
-    stop = None if length is None else (yield from _behind(at, at + BLOCK + length, reader))
-    if stop is None or not _may_speak_of_the_next(head, name, length):
+    name, size = head[:100].partition(b"\0")[0], _size(head[124:136])
+    stop = yield from _behind(at, _lengths(head, size), reader)
+    if stop is None or not _may_speak_of_the_next(head, name, size):
         return stop, name
     try:
         member = yield from reader.member(stop)
@@ -84,7 +86,7 @@ def where_to_go_on(damage: BadMember, reader: Reader) -> Asking[tuple[int | None
         return None, name
     if member is None or member.data_start != stop + BLOCK:
         return None, name  # more of extended headers
-    return (yield from _behind(stop, member.stop, reader)), member.name
+    return (yield from _behind(stop, {member.stop - member.data_start}, reader)), member.name
 
 
 def find_header(reader: Reader, start: int, stop: int) -> Asking[int | None]:
@@ -97,30 +99,58 @@ def find_header(reader: Reader, start: int, stop: int) -> Asking[int | None]:
     return None
 
 
-def _length(head: bytes) -> int | None:
-    """Return how many bytes a damaged header says that follow; None where that cannot be believed."""
-    digits = head[124:135]
-    size = int(digits, 8) if head[135] in (0, 32) and set(digits) <= _DIGITS else 0
-    if size == 0 and head[156:157] not in _NO_DATA:
-        # what much damage looks like; it would lead to the first header of an archive that the file may be
-        return None
-    return padded(size)
+def _lengths(head: bytes, size: int | None) -> set[int]:
+    """Return how many bytes may follow a damaged header, if no more than one byte of it is damaged.
+
+    That none follow a file's header is not believed: what comes may be the first header of an inner archive.
+    """
+    if size == 0 and head[156:157] in _NO_DATA:
+        return {0}
+    told, sizes = _told_sum(head[148:156]), {size}
+    for change in {told - right for right in header_sums(head)} if told is not None else ():
+        for place in range(124, 135):
+            if 0 <= head[place] + change < 256:
+                sizes.add(_size(head[124:place] + bytes([head[place] + change]) + head[place + 1 : 136]))
+    return {padded(size) for size in sizes if size}
 
 
-def _may_speak_of_the_next(head: bytes, name: bytes, length: int | None) -> bool:
+def _size(field: bytes) -> int | None:
+    """Return the size in a field; None where it is not in the usual form."""
+    digits = field[:11]
+    return int(digits, 8) if field[11] in (0, 32) and set(digits) <= _DIGITS else None
+
+
+def _may_speak_of_the_next(head: bytes, name: bytes, size: int | None) -> bool:
     kind = head[156:157]
-    alone = kind in _FILES or (kind in _NO_DATA and not length)
+    alone = kind in _FILES or (kind in _NO_DATA and size == 0)
     return not alone or any(word in name for word in _EXTENDED)
 
 
-def _behind(at: int, stop: int, reader: Reader) -> Asking[int | None]:
-    """Return where a member ends, if a header or the end stands there, and no header before it."""
-    if stop > reader.size or (yield from find_header(reader, at + BLOCK, stop)) is not None:
+def _behind(at: int, lengths: set[int], reader: Reader) -> Asking[int | None]:
+    """Return where a member ends, if that is sure.
+
+    Args:
+        at: where its header lies.
+        lengths: bytes of it that there may be behind that.
+        reader: of the archive.
+    """
+    stops = []
+    for stop in sorted(at + BLOCK + length for length in lengths):
+        if stop <= reader.size and (yield from _goes_on(stop, reader)):
+            stops.append(stop)  # noqa: PERF401 - a comprehension cannot ask
+    if len(stops) != 1 or (yield from find_header(reader, at + BLOCK, stops[0])) is not None:
         return None
-    if stop + BLOCK > reader.size:
-        return stop
-    head = yield from reader.read(stop, stop + BLOCK)
-    return stop if _first_header(head) == 0 or not any(head) else None
+    return stops[0]
+
+
+def _goes_on(stop: int, reader: Reader) -> Asking[bool]:
+    """Tell whether a header, or what ends an archive, lies at a place."""
+    if stop == reader.size:
+        return True
+    view = yield from reader.read(stop, min(stop + 2 * BLOCK, reader.size))
+    if _first_header(view[:BLOCK]) == 0:
+        return True
+    return not any(view) and reader.size - stop <= _MOST_FILLING
 
 
 def _first_header(view: memoryview) -> int | None:
@@ -129,9 +159,14 @@ def _first_header(view: memoryview) -> int | None:
     blocks = np.frombuffer(view, np.uint8)[: count * BLOCK].reshape(count, BLOCK)
     for row in np.flatnonzero(_say_numbers(blocks[:, 148:156])).tolist():
         head = blocks[row].tobytes()
-        if int(head[148:156].strip(b" \0").partition(b"\0")[0].strip() or b"0", 8) in header_sums(head):
+        if _told_sum(head[148:156]) in header_sums(head):
             return int(row) * BLOCK
     return None
+
+
+def _told_sum(field: bytes) -> int | None:
+    digits = field.strip(b" \0").partition(b"\0")[0].strip(b" ")
+    return int(digits, 8) if digits and set(digits) <= _DIGITS else None
 
 
 def _say_numbers(fields: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:

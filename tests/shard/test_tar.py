@@ -577,7 +577,9 @@ def wholes_of(data: bytes | bytearray) -> list[Sample]:
 def test_files_of_an_inner_archive_are_no_samples(draw: st.DataObject, marked: bool, last: bool) -> None:
     """A tar that is a file of a sample is never read as the archive, whichever header is damaged."""
     inner = by_tarfile([(f"inner{number}.jpg", b"?" * 300) for number in range(4)])
-    inner = inner if marked else inner.removesuffix(MARK)
+    inner = b"?" * draw.draw(st.sampled_from([0, 512, 1536])) + (
+        inner if marked else inner.removesuffix(MARK)
+    )
     files = [("0.jpg", b"0" * 99), ("0.tar", inner), ("1.jpg", b"1"), ("1.tar", inner)]
     data = bytearray(by_tarfile(files[: None if last else 3]))
     heads = [place for place in range(0, len(data), 512) if data[place : place + 2] in (b"0.", b"1.")]
@@ -600,6 +602,21 @@ def test_a_damaged_name_costs_its_sample_and_no_other() -> None:
     assert [each[0] for each in found if isinstance(each, tuple)] == list("0123456")
     assert found[3] == ("3", {"jpg": MANY[6][1]})
     assert len(found) == 8
+
+
+@pytest.mark.parametrize("digit", range(11))
+def test_a_damaged_digit_of_a_size_is_found_by_the_sum(digit: int) -> None:
+    """Whichever digit is another, or none at all, the sample behind it is found where the sum says."""
+    for change in (0x01, 0x40):
+        data = bytearray(by_tarfile(MANY))
+        data[data.index(b"3.cls\0") + 124 + digit] ^= change
+
+        found = outcomes(bytes(data))
+
+        assert [each for each in found if isinstance(each, tuple)] == [
+            each for each in grouped(MANY) if each[0] != "3"
+        ]
+        assert len(found) == 7
 
 
 def test_an_extended_header_takes_the_next_member_along() -> None:
