@@ -133,8 +133,9 @@ def test_advice_is_the_command_lines(records: Path, archive: Path, tmp_path: Pat
     packed = aio("pack", records, tmp_path / "own", status=1).output.replace("\n", " ")
     shown = aio("inspect", archive).output
     one = aio("export", records, tmp_path / "out", status=1).output.replace("\n", " ")
+    tar = aio("pack", archive, tmp_path / "own", status=1).output.replace("\n", " ")
 
-    for output in (packed, shown, one):
+    for output in (packed, shown, one, tar):
         assert "--field NAME=KIND" in output
         assert "fields=" not in output
         assert "on_error" not in output

@@ -105,12 +105,11 @@ def _strict(dataset: Dataset) -> Cut:
         sample = split(record)
         key = shown(sample.key)
         if sample.views.keys() != fields.keys():
-            raise ShardError(
+            what = (
                 f"{key} has the fields {', '.join(sample.views)}, the first sample has {', '.join(fields)}; "
-                "all must have the same",
-                key=key,
-                fields=sorted(sample.views),
+                "all must have the same"
             )
+            raise ShardError(what, what=what, key=key, fields=sorted(sample.views))
         return key, sample.views
 
     return cut

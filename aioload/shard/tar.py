@@ -27,6 +27,8 @@ __all__ = ["TarFormat", "is_ended", "scan"]
 
 Array = npt.NDArray[Any]
 
+_MOST_REST = 1 << 20  # behind damage: its record need not be read to the archive's end to be refused
+
 
 @dataclass(frozen=True, slots=True)
 class TarFormat:
@@ -307,7 +309,7 @@ def _scanned(samples: _Samples, end: End, size: int, far: npt.NDArray[np.int64])
         parts = sample_name(damage.member.name) if damage.member is not None else None
         if parts is None or parts[0] != samples.key:
             starts = np.append(starts, end.place)  # else the last sample lacks something, and is no record
-        stop = size
+        stop = min(max(end.place, damage.offset) + _MOST_REST, size)
 
     wholes = len(starts) - (damage is not None)
     return Scanned(

@@ -107,7 +107,8 @@ def _member(record: memoryview, at: int) -> Member:
         where = shown(error.member.name) if error.member else f"byte {error.offset} of the record"
         raise ShardError(
             f"{error} ({where}): the archive is cut short or damaged here, and {len(record) - at:,} bytes of "
-            "it are lost; restore it, or leave out what is bad (on_error='skip', `aioload pack --skip-bad`)"
+            "it or more are lost; restore it, or leave out what is bad (on_error='skip', `aioload pack "
+            "--skip-bad`)"
         ) from error
     if member is None:
         raise ShardError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import tarfile
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import foreign_sets
 import mds_sets
 import protos
 import pytest
+import torch  # noqa: F401 - which would otherwise be imported, and counted, at the first batch
 
 from aioload import ConfigError, Dataset, Loader, Skip
 
@@ -131,3 +133,31 @@ def test_a_wrong_length_far_from_the_end_is_one_skipped_record(tmp_path: Path) -
         file.truncate(1 << 31)
 
     assert load(path, num_workers=0) == ([0, 1, 2], 1)
+
+
+@pytest.mark.parametrize("rest", [b"junk" * 128, b"header"], ids=["no header", "cut"])
+def test_damage_far_from_an_archives_end_is_one_skipped_record(tmp_path: Path, rest: bytes) -> None:
+    """Gigabytes behind a damaged header, or of a file that is cut, are neither read nor counted."""
+    path = tmp_path / "x.tar"
+    member = tarfile.TarInfo("00003.bin")
+    member.size = HUGE
+    whole = foreign_sets.make_tar(range(3))[: 6 * 1024]
+    path.write_bytes(whole + (member.tobuf() if rest == b"header" else rest))
+    with path.open("r+b") as file:
+        file.truncate(1 << 31)
+
+    assert load(path, num_workers=0) == ([0, 1, 2], 1)
+    (problem,) = Dataset(path).check().problems
+    assert problem.record == 3
+
+
+def test_a_huge_sample_is_refused_before_the_first_batch(tmp_path: Path) -> None:
+    """A sample of an archive that is whole is named, as records and rows are."""
+    member = tarfile.TarInfo("00003.bin")
+    member.size = HUGE
+    (tmp_path / "x.tar").write_bytes(foreign_sets.make_tar(range(3))[: 6 * 1024] + member.tobuf())
+    with (tmp_path / "x.tar").open("r+b") as file:
+        file.truncate(7 * 1024 + HUGE)
+
+    with pytest.raises(ConfigError, match=r"record 3 \(x\.tar\) alone has 32212"):
+        load(tmp_path / "x.tar", num_workers=0)
