@@ -10,7 +10,6 @@ from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import anyio
 import numpy as np
 from anyio.from_thread import start_blocking_portal
 
@@ -349,22 +348,13 @@ def _copied(defaults: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _blocking(waited: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end in a thread of its own: the caller's may have a loop that runs already."""
-    outcome: list[T] = []
-    failure: list[BaseException] = []
+    """Run a coroutine to its end in a thread of its own: the caller's may have a loop that runs already.
 
-    async def main() -> None:
-        outcome.append(await waited)
+    Ctrl-C, which comes to the caller's thread, cancels it.
+    """
 
-    def run() -> None:
-        try:
-            anyio.run(main)
-        except BaseException as error:  # raised again where it is waited for
-            failure.append(error)
+    async def wait() -> T:
+        return await waited
 
-    thread = threading.Thread(target=run, name="aioload-open", daemon=True)
-    thread.start()
-    thread.join()
-    if failure:
-        raise failure[0]
-    return outcome[0]
+    with start_blocking_portal() as portal:
+        return portal.call(wait)

@@ -11,12 +11,34 @@ from multiprocessing import connection, parent_process
 
 from .context import WorkerContext
 
-__all__ = ["processes"]
+__all__ = ["Processes"]
+
+_GRACE = 0.5  # seconds for jobs that have begun; a process may only just have started when it is ended
+_TRIES = 3
 
 
-def processes(num_workers: int) -> ProcessPoolExecutor:
-    """Return an executor of processes; shut it down when done."""
-    return ProcessPoolExecutor(num_workers, mp_context=WorkerContext(num_workers), initializer=_start)
+class Processes(ProcessPoolExecutor):
+    """An executor of processes; shut it down when done.
+
+    Args:
+        num_workers: processes at most.
+    """
+
+    def __init__(self, num_workers: int) -> None:
+        self._ours = WorkerContext(num_workers)
+        super().__init__(num_workers, mp_context=self._ours, initializer=_start)
+
+    def give_up(self) -> None:
+        """Drop jobs that wait, and end those that have begun, by force where they take long. It blocks."""
+        ending = threading.Thread(target=self.shutdown, kwargs={"cancel_futures": True}, daemon=True)
+        ending.start()
+        for _ in range(_TRIES):
+            ending.join(_GRACE)
+            if not ending.is_alive():
+                return
+            self._ours.hang_up()
+            self._ours.kill()
+        ending.join(_GRACE)
 
 
 def _start() -> None:

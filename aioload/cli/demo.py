@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from .. import digits
-from .._workers.processes import processes
+from .._workers.processes import Processes
 from ..errors import AioloadError, ConfigError
 from ..loader import Loader
 from ..machine import usable_cpus
@@ -106,7 +106,7 @@ def _draw(folder: Path, samples: int, seed: int) -> Path:
         (folder / str(digit)).mkdir(parents=True)
 
     starts = range(0, samples, 100)
-    with processes(usable_cpus()) as executor, progress_bar("drawing digits", samples) as advance:
+    with Processes(usable_cpus()) as executor, progress_bar("drawing digits", samples) as advance:
         stops = [min(start + 100, samples) for start in starts]
         for drawn in executor.map(
             digits.draw_files, [folder] * len(stops), starts, stops, [seed] * len(stops)

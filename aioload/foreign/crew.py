@@ -12,7 +12,6 @@ import asyncio
 import logging
 import multiprocessing
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,7 @@ import anyio.to_thread
 import numpy as np
 import numpy.typing as npt
 
-from .._workers.processes import processes
+from .._workers.processes import Processes
 from ..machine import usable_cpus
 from ..shard.sidecar import Part
 from ..storage import LocalStorage
@@ -74,7 +73,7 @@ class Crew(Work):
         self._most = min(usable_cpus(), count)
         self._seconds = 0.0
         self._done = 0
-        self._executor: ProcessPoolExecutor | None = None
+        self._executor: Processes | None = None
         if multiprocessing.current_process().daemon:  # which may have no children
             self._most = 1
 
@@ -99,7 +98,7 @@ class Crew(Work):
             left = self._seconds / max(self._done, 1) * (self._total - self._done)
             if self._seconds >= _TRIED_SECONDS and left >= _WORTH_SECONDS:
                 _log.info("%d processes go on with shards of %s", self._most, self._root)
-                self._executor = processes(self._most)
+                self._executor = Processes(self._most)
 
     async def scan(self, storage: Storage, task: Task, progress: Progress, *, depth: int) -> Scanned:
         """Return what is found in a shard; see `scan_shard`."""
@@ -114,7 +113,7 @@ class Crew(Work):
                 seen = over.seen
         found: Scanned | None = await self._elsewhere(_scan_file, self._root, task)
         if found is None:
-            return await self.scan(storage, task, lambda num_bytes: None, depth=depth)
+            found = await self.scan(storage, task, int, depth=depth)
         progress(task.size - seen)
         return found
 
@@ -139,20 +138,24 @@ class Crew(Work):
 
     async def _elsewhere(self, job: Callable[..., T], *arguments: Any) -> T | None:
         """Have a job done by a process; None: they have died, and are not called in again."""
-        assert self._executor is not None, "somebody has called them in"
+        executor = self._executor
+        if executor is None:  # others have found that out by now
+            return None
         try:
-            return await asyncio.wrap_future(self._executor.submit(job, *arguments))
+            return await asyncio.wrap_future(executor.submit(job, *arguments))
         except BrokenProcessPool:
-            _log.warning("a process that looked through shards died, perhaps for want of memory")
+            if executor is self._executor:
+                _log.warning("a process that looked through shards died, perhaps for want of memory")
             self._most = 1
             await self._dismiss()
             return None
 
     async def _dismiss(self) -> None:
+        """Let processes go; whoever comes here early gives up what they are at, which may take long."""
         executor, self._executor = self._executor, None
         if executor is not None:
             with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(lambda: executor.shutdown(cancel_futures=True))
+                await anyio.to_thread.run_sync(executor.give_up)
 
 
 def _scan_file(root: Path, task: Task) -> Scanned:

@@ -19,7 +19,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .._workers.processes import processes
+from .._workers.processes import Processes
 from ..errors import ConfigError, SampleError, WorkerError
 from ..machine import usable_cpus
 from ..shard.writer import Writer
@@ -138,7 +138,7 @@ def _prepare_all(
 ) -> Generator[Prepared | Unreadable, None, None]:
     """Yield what became of each item, in order."""
     workers = num_workers or usable_cpus()
-    executor = processes(workers) if recipe.reencodes else _threads(num_workers or max(workers, _MIN_THREADS))
+    executor = Processes(workers) if recipe.reencodes else _threads(num_workers or max(workers, _MIN_THREADS))
     pending: deque[Future[list[Prepared | Unreadable]]] = deque()
     try:
         runs = iter(items)

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import textwrap
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import foreign_sets
 import pytest
+from scripts import running
 from servers.ranges import RangeServer
 
 from aioload import Dataset, ShardError
 from aioload.foreign import crew
-from aioload.foreign.crew import Crew
+from aioload.foreign.build import HandedOver
+from aioload.foreign.crew import Crew, Task
+from aioload.storage import LocalStorage
 
 from .test_build import linked
 from .test_sums import touch
@@ -25,13 +31,13 @@ ARRAYS = ("positions", "sums", "far", "shard_data", "shard_bytes", "shard_record
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Have processes called in as soon as a thread has done anything; note how many each time."""
     found: list[int] = []
-    right = crew.processes
+    right = crew.Processes
 
     def note(number: int) -> Any:
         found.append(number)
         return right(number)
 
-    monkeypatch.setattr(crew, "processes", note)
+    monkeypatch.setattr(crew, "Processes", note)
     monkeypatch.setattr(crew, "usable_cpus", lambda: 2)
     monkeypatch.setattr(crew, "_TRIED_SECONDS", 0)
     monkeypatch.setattr(crew, "_WORTH_SECONDS", -1)
@@ -121,6 +127,71 @@ def test_processes_that_die_are_done_without(
     assert "died" in caplog.text
 
 
+async def test_a_shard_that_was_left_to_processes_is_not_forgotten_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where they have died before it could be handed over, a thread looks through it; progress is whole."""
+    path = make(tmp_path / "x", "tar") / "0.tar"
+    right, told = crew.scan_shard, list[int]()
+
+    async def hand_over(*arguments: object, **options: object) -> None:
+        monkeypatch.setattr(crew, "scan_shard", right)
+        raise HandedOver(7)
+
+    monkeypatch.setattr(crew, "scan_shard", hand_over)
+    async with Crew(path.parent, 100, 6) as left, storage_of(path.parent) as storage:
+        task = Task("tar", path.name, path.stat().st_size, 1)
+        scanned = await left.scan(storage, task, told.append, depth=0)
+
+    assert len(scanned.ends) == 5
+    assert sum(told) == path.stat().st_size - 7
+
+
+@contextlib.asynccontextmanager
+async def storage_of(folder: Path) -> AsyncIterator[LocalStorage]:
+    """Open a folder."""
+    storage = LocalStorage(folder)
+    yield storage
+    await storage.aclose()
+
+
+HANGING = """
+    import os, signal
+
+    def hang(*arguments):
+        os.write(1, b"begun\\n")
+        signal.pause()
+"""
+
+INTERRUPTED = """
+    import sys
+    import hanging
+    from aioload import Dataset
+    from aioload.foreign import crew
+
+    crew._TRIED_SECONDS, crew._WORTH_SECONDS = 0, -1
+    crew.usable_cpus = lambda: 2
+    crew._scan_file = hanging.hang
+    try:
+        len(Dataset(sys.argv[1]))
+    except KeyboardInterrupt:
+        print("interrupted")
+"""
+
+
+def test_ctrl_c_ends_processes_that_would_take_long(tmp_path: Path) -> None:
+    """Whoever gives up waits for no shard that a process is looking through, and can go on at once."""
+    (tmp_path / "hanging.py").write_text(textwrap.dedent(HANGING))
+
+    with running(INTERRUPTED, make(tmp_path / "x", "tar"), folder=tmp_path) as script:
+        assert script.line() == "begun"
+        script.interrupt()
+        ended = script.end()
+
+    assert ended.out.split() in (["interrupted"], ["begun", "interrupted"])  # one process, or both
+    assert (ended.status, ended.err) == (0, "")
+
+
 def test_processes_are_for_files_of_this_machine_that_take_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: list[int]
 ) -> None:
@@ -132,7 +203,7 @@ def test_processes_are_for_files_of_this_machine_that_take_long(
     assert calls == []
 
     monkeypatch.undo()
-    monkeypatch.setattr(crew, "processes", calls.append)
+    monkeypatch.setattr(crew, "Processes", calls.append)
     monkeypatch.setattr(crew, "usable_cpus", lambda: 64)
     touch(folder / "2.tar")
     Dataset(folder).make_index(checksums=True)
