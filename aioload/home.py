@@ -58,7 +58,8 @@ class Home:
         cache_bytes: int | str | None,
     ) -> None:
         self._storage = source if isinstance(source, Storage) else None
-        self._place = Place(repr(source)) if isinstance(source, Storage) else place_of(source)
+        self._asked = Place(repr(source)) if isinstance(source, Storage) else place_of(source)
+        self._place = self._asked  # what it was found to be, when it was opened last
         self._given = source if isinstance(source, (str, os.PathLike, Storage)) else tuple(source)
         self._options = storage_options, cache_dir, cache_bytes
         self._token = secrets.token_hex(8)
@@ -102,11 +103,11 @@ class Home:
             ShardError: it is damaged, or nothing that is read here.
             StorageError: the storage failed.
         """
-        self._place = looked_up(self._place) if self._storage is None else self._place
+        self._place = looked_up(self._asked) if self._storage is None else self._asked
         storage = self._plain_storage()
         try:
             if self.remote is not None:
-                self._place = await matched(storage, self._place, self.shown)
+                self._place = await matched(storage, self._asked, self.shown)
             own = await self._own(storage)
             if own is not None:
                 if opening.fields is not None:
@@ -174,7 +175,8 @@ class Home:
                 f"{wids.where} names addresses, which {self.shown} cannot read; give them as a list"
             )
         await close(storage)
-        self._place, self.remote = place, Remote(place.root, *self._options)
+        self._asked = self._place = place
+        self.remote = Remote(place.root, *self._options)
         return self._plain_storage()
 
     def _folder(self) -> Path | None:

@@ -103,6 +103,21 @@ def test_two_slashes_of_a_web_server_are_its_own() -> None:
         assert foreign_sets.numbers(Dataset(f"{server.url}/a//b.tar")) == [3]
 
 
+def test_stars_are_looked_up_whenever_a_set_is_opened(folder: Path) -> None:
+    """By `make_index`, which finds a shard that has come since, and again after an opening that failed."""
+    (folder / "y-1.tar").write_bytes(b"nonsense" * 100)
+    dataset = Dataset(folder / "y-*.tar")
+    with pytest.raises(ShardError, match=r"y-1\.tar"):
+        len(dataset)
+
+    (folder / "y-1.tar").unlink()
+    assert foreign_sets.numbers(dataset) == [3]
+    (folder / "y-2.tar").write_bytes(foreign_sets.make_tar([7]))
+    dataset.make_index()
+
+    assert foreign_sets.numbers(dataset) == [3, 7]
+
+
 # sets by one of their files
 
 
