@@ -220,6 +220,21 @@ def test_all_is_pruned_but_what_is_in_use(mixed: Path) -> None:
     assert kinds(mixed) == []
 
 
+def test_a_folder_without_locks_is_left_alone(mixed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody can tell whether an index or an unpacked file is in use, it counts as such and stays."""
+
+    def refuse(self: ByteLock, start: int, length: int = 1) -> bool:
+        raise OSError(37, "No locks available")
+
+    for name in ("take", "is_free"):
+        monkeypatch.setattr(ByteLock, name, refuse)
+
+    told = json.loads(aio("cache", "prune", "--dir", mixed, "--older", "4", "--json").stdout)
+
+    assert (told["removed"], told["left"]) == (0, 7)
+    assert told["in_use"] >= 4
+
+
 def test_indexes_go_last_for_room(mixed: Path) -> None:
     """For a number of bytes, what was read and unpacked goes before indexes, which are dear to make."""
     aio("cache", "prune", "--dir", mixed, "--bytes", "16KiB")

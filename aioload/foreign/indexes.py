@@ -12,6 +12,8 @@ from ..storage.bytelocks import ByteLock
 
 __all__ = ["KeptIndex", "KeptIndexes"]
 
+_WAITED_FOR = 3600.0  # seconds: nobody waits at the lock of an index that was made before
+
 
 @dataclass(frozen=True, slots=True)
 class KeptIndex:
@@ -47,8 +49,11 @@ class KeptIndexes:
 
     def in_use(self, index: KeptIndex) -> bool:
         """Tell whether a live process is making an index."""
-        with self._lock(index) as lock:
-            return lock is not None and not lock.is_free(0)
+        try:
+            with self._lock(index) as lock:
+                return lock is not None and not lock.is_free(0)
+        except OSError:  # not ours to look at
+            return True
 
     def prune(self, keep_bytes: int, *, older_than: float | None = None) -> list[KeptIndex]:
         """Remove the least recently used of what nobody makes; return what has gone.
@@ -69,16 +74,17 @@ class KeptIndexes:
         return gone
 
     def _remove(self, index: KeptIndex) -> bool:
-        with self._lock(index) as lock:
-            if lock is not None and not lock.take(0):
-                return False
-            try:
+        """Remove an index that nobody makes; tell whether it has gone."""
+        try:
+            with self._lock(index) as lock:
+                if lock is not None and not lock.take(0):
+                    return False
                 index.path.unlink()
-            except OSError:
-                return False
-            # its lock goes too, unless somebody has just come to wait for it
-            if lock is not None and time.time() - index.used > 3600:
-                self._lock_path(index).unlink(missing_ok=True)
+                # its lock goes too, unless somebody has just come to wait for it
+                if lock is not None and time.time() - index.used > _WAITED_FOR:
+                    self._lock_path(index).unlink(missing_ok=True)
+        except OSError:  # not ours to remove
+            return False
         return True
 
     @contextlib.contextmanager

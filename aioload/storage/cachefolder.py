@@ -42,6 +42,7 @@ _MOST_PROMISED = 16 << 20
 _RETRY_SECONDS = 30.0  # a full cache is not counted more often: a hundred milliseconds for 10,000 files
 _PATIENCE = 2.0
 _FREE_BYTES, _FREE_SHARE = 1 << 30, 0.05  # of the disk that the cache never takes: the lesser of these
+_UNBOUNDED = 1 << 62
 _SLOT_BITS = 60
 _CLAIM_BITS = 22, 40  # a file, and a place in it: up to 1 TiB; beyond, claims only collide more often
 _NAMES = re.compile(r"[0-9a-f]{32}")
@@ -216,13 +217,10 @@ class CacheFolder:
     def in_use(self, version: CachedVersion) -> bool:
         """Tell whether a live process uses a version."""
         try:
-            lock = ByteLock(self.root / f"{version.folder[0]}.use")
+            with contextlib.closing(ByteLock(self.root / f"{version.folder[0]}.use")) as lock:
+                return not lock.is_free(_slot(version.folder))
         except OSError:  # not ours to look at
             return True
-        try:
-            return not lock.is_free(_slot(version.folder))
-        finally:
-            lock.close()
 
     def prune(
         self, keep_bytes: int, *, older_than: float | None = None
@@ -377,8 +375,11 @@ class CacheFolder:
         """Remove what nobody uses; tell whether it has gone."""
         if isinstance(each, UnpackedFile):
             return self.unpacked.remove(each)
-        with self._alone(each.folder) as alone:
-            return alone and self._discard(each.folder)
+        try:
+            with self._alone(each.folder) as alone:
+                return alone and self._discard(each.folder)
+        except OSError:  # not ours to remove
+            return False
 
     def _look(self, folder: str) -> CachedVersion | None:
         try:
@@ -430,14 +431,8 @@ class CacheFolder:
     @contextlib.contextmanager
     def _alone(self, folder: str) -> Iterator[bool]:
         """Tell whether nobody uses a version, and keep it so."""
-        lock = ByteLock(self.root / f"{folder[0]}.use")
-        try:
+        with contextlib.closing(ByteLock(self.root / f"{folder[0]}.use")) as lock:
             yield lock.take(_slot(folder))
-        finally:
-            lock.close()
-
-
-_UNBOUNDED = 1 << 62
 
 
 def _names(folder: Path) -> list[str]:
