@@ -69,7 +69,7 @@ class Sweep:
         self._run = self._run + 1 if follows else 0
         self._last = start, stop
         if self._run < _WINDOWS or not self._depth:
-            self._pieces.clear()
+            self._give_up(len(self._pieces))
             return await read(self._storage, self._name, start, stop)
         self._go_on(start, stop)
         found = bytearray()
@@ -81,16 +81,20 @@ class Sweep:
 
     def _go_on(self, start: int, stop: int) -> None:
         """Let go of what lies before a window, and begin what it needs and a little more."""
-        while self._pieces and self._pieces[0].stop <= start:
-            self._pieces.popleft()
+        self._give_up(sum(piece.stop <= start for piece in self._pieces))
         if self._pieces and self._pieces[0].start > start:
-            self._pieces.clear()
-        end = self._pieces[-1].stop if self._pieces else start
-        while end < min(stop + self._depth * _PIECE_BYTES, self._size):
-            piece = _Piece(end, min(end + _PIECE_BYTES, self._size))
+            self._give_up(len(self._pieces))
+        at = self._pieces[-1].stop if self._pieces else start
+        while at < min(stop + self._depth * _PIECE_BYTES, self._size):
+            piece = _Piece(at, min(at + _PIECE_BYTES, self._size))
             self._group.start_soon(piece.bring, self._storage, self._name)
             self._pieces.append(piece)
-            end = piece.stop
+            at = piece.stop
+
+    def _give_up(self, count: int) -> None:
+        """Read the first pieces no further: nobody wants them any more."""
+        for _ in range(count):
+            self._pieces.popleft().give_up()
 
 
 class _Piece:
@@ -99,16 +103,22 @@ class _Piece:
     def __init__(self, start: int, stop: int) -> None:
         self.start, self.stop = start, stop
         self._is_there = anyio.Event()
+        self._scope = anyio.CancelScope()
         self._data = b""
         self._error: AioloadError | None = None
 
     async def bring(self, storage: Storage, name: str) -> None:
         """Read them; an error is that of whoever takes them, if anybody does."""
-        try:
-            self._data = await read(storage, name, self.start, self.stop)
-        except AioloadError as error:
-            self._error = error
+        with self._scope:
+            try:
+                self._data = await read(storage, name, self.start, self.stop)
+            except AioloadError as error:
+                self._error = error
         self._is_there.set()
+
+    def give_up(self) -> None:
+        """Read them no further."""
+        self._scope.cancel()
 
     async def taken(self) -> bytes:
         """Wait for them."""

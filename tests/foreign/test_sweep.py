@@ -113,6 +113,42 @@ async def test_errors_are_those_of_whoever_takes_the_bytes() -> None:
         await go_to(112)
 
 
+@pytest.mark.usefixtures("small")
+async def test_what_nobody_wants_any_more_is_read_no_further() -> None:
+    """Whoever hops away, or passes over pieces, has none under way but those that are ahead of it."""
+    storage = Gated({"x": DATA})
+    storage.is_open_until = 48
+
+    async with sweeping(storage, "x", len(DATA), 3) as file:
+        for start in (0, 16, 32):
+            await file.read(start, start + 16)
+        await anyio.wait_all_tasks_blocked()
+        assert sorted(storage.under_way) == [48, 64, 80]
+        storage.is_open_until = len(DATA)
+        await file.read(300, 310)
+        await anyio.wait_all_tasks_blocked()
+        assert storage.under_way == set()
+
+
+class Gated(MemoryStorage):
+    """Lets reads end that begin before some place; all others wait until they are cancelled."""
+
+    def __init__(self, files: dict[str, bytes]) -> None:
+        super().__init__(files)
+        self.is_open_until = len(DATA)
+        self.under_way: set[int] = set()
+
+    async def read_into(self, name: str, start: int, out: memoryview) -> None:
+        """Read bytes of a file, or wait."""
+        self.under_way.add(start)
+        try:
+            if start >= self.is_open_until:
+                await anyio.sleep_forever()
+            await super().read_into(name, start, out)
+        finally:
+            self.under_way.discard(start)
+
+
 def test_one_large_shard_is_read_by_several_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its index and its sums come from reads that are under way together, and are the right ones."""
     (tmp_path / "x.tfrecord").write_bytes(foreign_sets.make_tfrecord(range(400)))
