@@ -6,19 +6,17 @@ import json
 import shutil
 import tarfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import protos
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from commands import aio, told
 from conftest import TinySet, png
 from shard.tars import by_tarfile
-from typer.testing import CliRunner, Result
 
 from aioload import ConfigError, Dataset, Loader
-from aioload.cli._app import app
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
@@ -27,18 +25,6 @@ FIXTURES = Path(__file__).parent / "fixtures"
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Indexes and unpacked files go to a folder of the test's own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache-home"))
-
-
-def aio(*arguments: object, status: int = 0) -> Result:
-    """Run a command in this process, which must end with this status."""
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], prog_name="aioload")
-    assert result.exit_code == status, result.output + repr(result.exception)
-    return result
-
-
-def told(*arguments: object, status: int = 0) -> dict[str, Any]:
-    """Return what a command prints as JSON."""
-    return json.loads(aio(*arguments, "--json", status=status).stdout)  # type: ignore[no-any-return]
 
 
 @pytest.fixture

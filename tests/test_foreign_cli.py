@@ -14,7 +14,6 @@ import shutil
 import sys
 import tarfile
 from pathlib import Path
-from typing import Any
 
 import cramjam
 import foreign_sets
@@ -23,14 +22,13 @@ import protos
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from commands import aio, told
 from conftest import png
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from shard.tars import by_tarfile
-from typer.testing import CliRunner, Result
 
 from aioload import ConfigError, Dataset, SampleError, Writer
-from aioload.cli._app import app
 from aioload.packing import export
 from aioload.packing.export import safe_key
 
@@ -43,18 +41,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Indexes and unpacked files go to a folder of the test's own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache-home"))
     return tmp_path / "cache-home"
-
-
-def aio(*arguments: object, status: int = 0) -> Result:
-    """Run a command in this process, which must end with this status."""
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], prog_name="aioload")
-    assert result.exit_code == status, result.output + repr(result.exception)
-    return result
-
-
-def told(*arguments: object, status: int = 0) -> dict[str, Any]:
-    """Return what a command prints as JSON."""
-    return json.loads(aio(*arguments, "--json", status=status).stdout)  # type: ignore[no-any-return]
 
 
 def case(folder: Path, path: str) -> Path:

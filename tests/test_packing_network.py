@@ -9,13 +9,12 @@ from typing import Any
 import foreign_sets
 import obstore
 import pytest
+from commands import aio
 from obstore.store import S3Store
 from servers.ranges import RangeServer
 from servers.seaweed import Seaweed
-from typer.testing import CliRunner, Result
 
 from aioload import ConfigError, Dataset, ShardError, Writer
-from aioload.cli._app import app
 from aioload.packing import export, find_source, pack
 
 
@@ -23,13 +22,6 @@ from aioload.packing import export, find_source, pack
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Indexes and unpacked files go to a folder of the test's own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache-home"))
-
-
-def aio(*arguments: object, status: int = 0) -> Result:
-    """Run a command in this process, which must end with this status."""
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], prog_name="aioload")
-    assert result.exit_code == status, result.output + repr(result.exception)
-    return result
 
 
 def sets(folder: Path) -> Path:
