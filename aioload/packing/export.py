@@ -30,6 +30,8 @@ from .archives import Archives, archives_at
 if TYPE_CHECKING:
     from typing_extensions import Buffer  # Python 3.12 has it
 
+    from ..decode import Decoder
+
 __all__ = ["ExportReport", "export"]
 
 _SUFFIXES = {
@@ -82,11 +84,14 @@ def export(
         SampleError: a value cannot be decoded, or is none that a file can hold.
         StorageError: the disk failed, or the bucket.
     """
+    decoders = dataset.decoders_of(
+        field for field, kind in dataset.fields.items() if _is_value(dataset, field, kind)
+    )
     place = archives_at(folder, shard_bytes, storage_options)
     try:
         with closing(_Shards(place, shard_bytes)) as shards:
             for number, raw in dataset.raw_records():
-                shards.add(number, *_members(dataset, number, raw))
+                shards.add(number, *_members(dataset, decoders, number, raw))
                 progress(len(raw))
             return shards.finish()
     except OSError as error:
@@ -95,8 +100,10 @@ def export(
         raise place.translated(error) from error
 
 
-def _members(dataset: Dataset, number: int, raw: memoryview) -> tuple[str, dict[str, bytes]]:
-    """Return the sample's key, and name and bytes of each of its files."""
+def _members(
+    dataset: Dataset, decoders: Mapping[str, Decoder], number: int, raw: memoryview
+) -> tuple[str, dict[str, bytes]]:
+    """Return the sample's key, and name and bytes of each of its files; `decoders` read what is none yet."""
     key, payloads = dataset.split_record(number, raw)
     members: dict[str, bytes] = {}
     for field, kind in dataset.fields.items():
@@ -104,9 +111,8 @@ def _members(dataset: Dataset, number: int, raw: memoryview) -> tuple[str, dict[
         if payload is ABSENT:  # a default is no part of what is stored
             continue
         data = bytes(payload)
-        if _is_value(dataset, field, kind):
-            decode = dataset.decoders_of([field])[field]
-            value = dataset.decode_field(decode, payload, number, key, field)
+        if field in decoders:
+            value = dataset.decode_field(decoders[field], payload, number, key, field)
             kind, data = _rendered(field, kind, value)
         name = _member_field(field, kind, data, keep=dataset.kind == "tar")
         members[_unused(name, members)] = data
