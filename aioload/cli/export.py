@@ -10,7 +10,7 @@ import typer
 
 from ..dataset import Dataset
 from ..packing import export as export_set
-from ..storage.address import Address
+from ..storage.address import shown
 from ._console import (
     AsJson,
     FieldKinds,
@@ -60,8 +60,7 @@ def export(
     if as_json:
         print_json(asdict(report))
     elif not quiet:
-        shown = Address.parse(destination).shown if "://" in destination else destination
         print(
-            f"{shown}: {count(report.records, 'sample')} ({size(report.data_bytes)}) in "
+            f"{shown(destination)}: {count(report.records, 'sample')} ({size(report.data_bytes)}) in "
             f"{count(len(report.shards), 'archive')}, {time.monotonic() - started:.1f} s"
         )

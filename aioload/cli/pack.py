@@ -11,6 +11,7 @@ import typer
 from ..errors import SampleError
 from ..packing import PackReport, Recipe, Unreadable, find_source
 from ..packing import pack as pack_source
+from ..storage.address import shown
 from ._console import (
     AsJson,
     FieldKinds,
@@ -130,7 +131,7 @@ def _show_failure(error: SampleError, *, as_json: bool) -> None:
 def _show(report: PackReport, kind: str, destination: str) -> None:
     rate = report.records / max(report.seconds, 1e-9)
     print(
-        f"packed {count(report.records, 'record')} from {kind} into {destination}: "
+        f"packed {count(report.records, 'record')} from {kind} into {shown(destination)}: "
         f"{size(report.data_bytes)} in {count(report.shards, 'shard')}, "
         f"{report.seconds:.1f} s, {rate:,.0f} records/s"
     )

@@ -12,7 +12,7 @@ from anyio.from_thread import start_blocking_portal
 from ..errors import ConfigError
 from ..foreign import MDS_INDEX
 from ..storage import close, listing
-from ..storage.address import Address
+from ..storage.address import Address, shown
 from ..storage.remote import Remote
 from .sources import is_shard
 
@@ -29,10 +29,9 @@ def check_hides_nothing(destination: str, storage_options: Mapping[str, Any] | N
     there = [name for name in _names(destination, storage_options) if is_shard(name) or name == MDS_INDEX]
     if there:
         more = f" and {len(there) - 1} more" if len(there) > 1 else ""
-        shown = Address.parse(destination).shown if "://" in destination else destination
         raise ConfigError(
-            f"{shown} holds shards of others ({min(there)}{more}), which nobody would see any more with a "
-            "packed set beside them; write to another folder"
+            f"{shown(destination)} holds shards of others ({min(there)}{more}), which nobody would see any "
+            "more with a packed set beside them; write to another folder"
         )
 
 

@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, quote, unquote_to_bytes, urlencode, urlsplit
 
 from ..errors import ConfigError
 
-__all__ = ["SCHEMES", "Address"]
+__all__ = ["SCHEMES", "Address", "shown"]
 
 SCHEMES = ("s3", "gs", "az", "http", "https")
 """Schemes of addresses."""
@@ -121,6 +121,11 @@ class Address:
             return place + self.shown
         digest = hashlib.sha256(urlencode(telling).encode()).hexdigest()[:16]
         return f"{place}{self.shown}?{digest}"
+
+
+def shown(place: str) -> str:
+    """Return a path as it is, and an address without what is secret in it."""
+    return Address.parse(place).shown if "://" in place else place
 
 
 def _bucket(scheme: str, rest: str) -> Address:
