@@ -99,8 +99,11 @@ class _File:
     file_bytes: int | None
     """How large the whole is, where that is known."""
     tag: str | None
+    """What told its content at its source, where that said."""
     used: float
+    """When it was last used, in seconds of the epoch."""
     in_use: bool
+    """Whether a running program uses or makes it."""
 
 
 def _files(path: Path) -> list[_File]:

@@ -7,8 +7,8 @@ while other shards are read.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING
 
 import anyio
 import anyio.to_thread
@@ -81,7 +81,9 @@ class HandedOver(Exception):
         self.seen = seen
 
 
-async def look_at_all(count: int, look: Callable[[int], Any], at_once: int = _SCANNED_AT_ONCE) -> None:
+async def look_at_all(
+    count: int, look: Callable[[int], Awaitable[object]], at_once: int = _SCANNED_AT_ONCE
+) -> None:
     """Call a coroutine function with each number below `count`, so many at a time; one error ends all."""
     numbers = iter(range(count))
 

@@ -12,7 +12,7 @@ from ..shard.tarheader import BLOCK, header_sums
 from ..shard.tfrecord import begins_record
 from .names import format_of, way_out
 
-__all__ = ["HEAD_BYTES", "Told", "tell"]
+__all__ = ["HEAD_BYTES", "Told", "compressed_tar", "tell"]
 
 HEAD_BYTES = 4096
 """So many bytes from the beginning of a file are enough to tell."""
@@ -65,6 +65,23 @@ def tell(head: bytes, name: str) -> Told:
     return found, codec
 
 
+def compressed_tar(name: str, codec: str, where: str | None = None) -> ConfigError:
+    """Make the error of an archive that can only be read from front to back.
+
+    Args:
+        name: of the file.
+        codec: how it is compressed.
+        where: its path or address, for the command that packs it; None: its name.
+    """
+    return ConfigError(
+        f"{name} is a tar archive compressed as a whole ({codec}): nothing in it can be reached without "
+        "unpacking all before it, so it can be neither shuffled nor resumed. Pack it once with "
+        f"`aioload pack {shlex.quote(where or name)} OUT`, or unpack it and give the plain .tar",
+        shard=name,
+        codec=codec,
+    )
+
+
 def _codec_of(head: bytes) -> str | None:
     for magic, codec in _COMPRESSED.items():
         if head.startswith(magic):
@@ -110,20 +127,3 @@ def _is_tar(head: bytes) -> bool:
 def _unknown(name: str, what: str) -> ShardError:
     hint = way_out([name])
     return ShardError(f"{name} {what}{f'; {hint}' if hint else ''}", shard=name, offset=0)
-
-
-def refuse_compressed_tar(name: str, codec: str, where: str | None = None) -> ConfigError:
-    """Make the error of an archive that can only be read from front to back.
-
-    Args:
-        name: of the file.
-        codec: how it is compressed.
-        where: its path or address, for the command that packs it; None: its name.
-    """
-    return ConfigError(
-        f"{name} is a tar archive compressed as a whole ({codec}): nothing in it can be reached without "
-        "unpacking all before it, so it can be neither shuffled nor resumed. Pack it once with "
-        f"`aioload pack {shlex.quote(where or name)} OUT`, or unpack it and give the plain .tar",
-        shard=name,
-        codec=codec,
-    )

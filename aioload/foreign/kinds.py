@@ -15,7 +15,7 @@ from ..shard.mdsindex import MdsFile, MdsIndex
 from ..storage import Packed, read
 from .build import ASKED_AT_ONCE, look_at_all
 from .contents import Contents
-from .detect import HEAD_BYTES, Told, refuse_compressed_tar, tell
+from .detect import HEAD_BYTES, Told, compressed_tar, tell
 from .names import in_short
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ async def tell_shards(
     }
     if kind == "tar" and packed:
         name, how = next(iter(packed.items()))
-        raise refuse_compressed_tar(name, how.codec, path_of(name))
+        raise compressed_tar(name, how.codec, path_of(name))
     return Shards(kind, names, packed)
 
 

@@ -17,6 +17,7 @@ from .lost import lost_part
 if TYPE_CHECKING:
     from ..shard.scan import Scanned
     from ..storage import Storage
+    from .detect import Told
     from .kinds import Shards
     from .lost import Losses
 
@@ -39,7 +40,7 @@ class Known:
 
     parts: Mapping[int, Part]
     """By number, of those that have not changed since."""
-    told: Mapping[int, tuple[str, str | None]]
+    told: Mapping[int, Told]
     """By number, format and compression of these."""
     wants_sums: bool
     """Whether somebody had sums made of any of the shards, as they are or as they were."""
@@ -55,7 +56,7 @@ def take_over(names: Sequence[str], marks: Sequence[str], others: Iterable[Sidec
     """
     numbers = {name: number for number, name in enumerate(names)}
     parts: dict[int, Part] = {}
-    told: dict[int, tuple[str, str | None]] = {}
+    told: dict[int, Told] = {}
     wants_sums = False
     for other in others:
         for place, name in enumerate(other.index.shards):

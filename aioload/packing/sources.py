@@ -29,6 +29,7 @@ _SUFFIXES = {
     ".jsonl": "jsonl", ".ndjson": "jsonl",
 }  # fmt: skip
 _OF_SETS = ("webdataset", "tfrecord", "mds", "aioload")  # what a `Dataset` reads, in the network, too
+_IN_ORDER = (*_OF_SETS, "parquet")  # whose records come as they lie there
 
 
 def find_source(
@@ -190,9 +191,6 @@ def _of_sets(given: list[str], asked: _Asked) -> Source:
         if error.facts.get("codec") is None:
             raise
     return compressed(given, asked.fields, asked.storage_options)
-
-
-_IN_ORDER = ("webdataset", "tfrecord", "mds", "aioload", "parquet")
 
 
 def _kind_by_content(listing: Listing, shards: list[Path]) -> str:

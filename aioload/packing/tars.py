@@ -42,12 +42,8 @@ def compressed(
 
     Args:
         given: their paths or addresses, or the address of their folder.
-        fields: that are wanted; None: all.
+        fields: that are wanted, with their kinds; None: those of the first sample, which all must have.
         storage_options: of an address.
-
-    Args:
-        paths: of the archives.
-        wanted: the fields that are packed, with their kinds; None: those of the first sample, which all have.
 
     Raises:
         ConfigError: what unpacks one is not installed.

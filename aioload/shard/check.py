@@ -24,7 +24,7 @@ from .kinds import Fields
 from .manifest import Manifest
 from .reader import Reader, read_exactly, read_footer, read_header, read_trailer, read_whole
 
-__all__ = ["Problem", "VerifyReport", "verify"]
+__all__ = ["MAX_PROBLEMS", "Problem", "VerifyReport", "verify"]
 
 T = TypeVar("T")
 

@@ -19,14 +19,15 @@ from dataclasses import dataclass, field
 
 from .tarsparse import Sparse
 
-__all__ = ["BLOCK", "BadMember", "Member", "member_at", "ordinary", "padded"]
+__all__ = ["BLOCK", "NO_DATA", "BadMember", "Member", "header_sums", "member_at", "ordinary", "padded"]
 
 BLOCK = 512
 """Bytes of a header; what follows it is padded to a multiple."""
+NO_DATA = (b"1", b"2", b"3", b"4", b"5", b"6")
+"""Types of links, devices and folders, behind whose headers nothing lies; of all others the size counts."""
 
 _MAX_EXTENSION = 16 << 20  # of a long name or a PAX header: maps of sparse files can be large, names are not
 _PIECE = struct.Struct("12s12s")
-_NO_DATA = (b"1", b"2", b"3", b"4", b"5", b"6")  # of all others the size counts, known or not
 _FILES = (b"0", b"\0", b"7", b"S")
 _PLACES = (b"path", b"linkpath", b"size")
 
@@ -84,6 +85,12 @@ class _Extension:
 def padded(size: int) -> int:
     """Return a size that ends where a block ends."""
     return -(-size // BLOCK) * BLOCK
+
+
+def header_sums(head: bytes) -> tuple[int, int]:
+    """Return the sums that a header may give of itself: of unsigned bytes, and of signed ones."""
+    right = sum(head) - sum(head[148:156]) + 8 * 32
+    return right, right - 256 * sum(byte > 127 for byte in head[:148] + head[156:])
 
 
 def ordinary(record: memoryview, at: int) -> tuple[bytes, int, int] | None:
@@ -167,12 +174,6 @@ def _check(head: bytes, at: int) -> tuple[bytes, int]:
     return head[156:157], size
 
 
-def header_sums(head: bytes) -> tuple[int, int]:
-    """Return the sums that a header may give of itself: of unsigned bytes, and of signed ones."""
-    right = sum(head) - sum(head[148:156]) + 8 * 32
-    return right, right - 256 * sum(byte > 127 for byte in head[:148] + head[156:])
-
-
 def _number(text: bytes) -> int:
     """Return a number of a header: octal digits, or to the base 256 with the first bit set."""
     if text[0] & 0x80:
@@ -253,7 +254,7 @@ def _member(
         sparse, data_start = yield from _old_sparse(head, at, size)
 
     word = "file" if kind in _FILES else {b"1": "link", b"2": "symlink"}.get(kind, "other")
-    data_stop = data_start + (0 if kind in _NO_DATA else length)
+    data_stop = data_start + (0 if kind in NO_DATA else length)
     member = Member(start, name, word, data_start, data_stop, link, sparse if word == "file" else None)
     if data_stop > size:
         raise BadMember(f"the file ends before the {length} bytes of a member", start, member)

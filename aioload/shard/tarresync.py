@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from .tarheader import BLOCK, BadMember, Member, header_sums, member_at, padded
+from .tarheader import BLOCK, NO_DATA, BadMember, Member, header_sums, member_at, padded
 
 __all__ = ["GLANCE", "Reader", "find_header", "where_to_go_on"]
 
@@ -29,7 +29,6 @@ _WINDOW = 4 << 20
 _MOST_FILLING = 1 << 20  # behind an archive's last file
 _DIGITS = set(b"01234567")
 _FILES = (b"0", b"\0")
-_NO_DATA = (b"1", b"2", b"3", b"4", b"5", b"6")  # links, devices, folders
 _EXTENDED = (b"PaxHeader", b"@LongLink")  # in the names that writers give to extended headers
 
 Asking = Generator[tuple[int, int], memoryview, T]
@@ -104,7 +103,7 @@ def _lengths(head: bytes, size: int | None) -> set[int]:
 
     That none follow a file's header is not believed: what comes may be the first header of an inner archive.
     """
-    if size == 0 and head[156:157] in _NO_DATA:
+    if size == 0 and head[156:157] in NO_DATA:
         return {0}
     told, sizes = _told_sum(head[148:156]), {size}
     for change in {told - right for right in header_sums(head)} if told is not None else ():
@@ -122,7 +121,7 @@ def _size(field: bytes) -> int | None:
 
 def _may_speak_of_the_next(head: bytes, name: bytes, size: int | None) -> bool:
     kind = head[156:157]
-    alone = kind in _FILES or (kind in _NO_DATA and size == 0)
+    alone = kind in _FILES or (kind in NO_DATA and size == 0)
     return not alone or any(word in name for word in _EXTENDED)
 
 

@@ -38,9 +38,7 @@ class UnpackedRoom:
         self._cache = None if limit_bytes is None else CacheFolder(folder, limit_bytes)
         self._forget = forget
         self._lock = threading.Lock()
-        self._sizes: OrderedDict[str, int] = (
-            OrderedDict()
-        )  # of files that are there, least recently read first
+        self._sizes = OrderedDict[str, int]()  # of files that are there, least recently read first
         self._reading: Counter[str] = Counter()
         self._making: set[str] = set()  # that have room, or wait for it
         self._known: dict[str, int] = {}

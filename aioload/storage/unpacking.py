@@ -36,13 +36,13 @@ class Packed:
     """What is known of a file that is stored compressed."""
 
     codec: str
-    """How: gzip, zlib, bz2, zstd, brotli or snappy, or as the ends of file names say it."""
+    """How: gzip, zlib, bz2, xz, zstd, brotli, snappy or lz4, or as the ends of file names say it."""
     name: str | None = None
     """What it is called where it is stored; None: as the unpacked one."""
     packed_size: int | None = None
     """Bytes that are stored."""
     size: int | None = None
-    """Bytes when unpacked; zstd, brotli and snappy need it."""
+    """Bytes when unpacked; zstd, brotli, snappy and lz4 need it."""
     packed_hashes: Mapping[str, str] = field(default_factory=dict)
     """Sums of what is stored, hexadecimal, by algorithm."""
     hashes: Mapping[str, str] = field(default_factory=dict)
