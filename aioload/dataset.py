@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from anyio.from_thread import start_blocking_portal
 
+from .blocking import run_blocking
 from .compose import RecordSet
 from .errors import AioloadError, ConfigError
 from .foreign import (
@@ -168,7 +169,7 @@ class Dataset(RecordSet):
         with self._lock:
             if self._opened is None:
                 opening = Opening(self._wanted, bar=first_bar, is_tolerant=self._is_tolerant)
-                self._opened = with_defaults(_blocking(self._home.open(opening)), self._defaults)
+                self._opened = with_defaults(run_blocking(self._home.open(opening)), self._defaults)
             return self._opened
 
     @property
@@ -203,7 +204,7 @@ class Dataset(RecordSet):
         located = self.index.locate(np.array([record], np.int64))
         shard = self.index.shards[int(located.shard[0])]
         start, stop = int(located.start[0]), int(located.stop[0])
-        data = _blocking(self._with_storage(lambda storage: read(storage, shard, start, stop)))
+        data = run_blocking(self._with_storage(lambda storage: read(storage, shard, start, stop)))
         if located.sums is not None:
             check_sum(memoryview(data), int(located.sums[0]), shard=shard, record_id=record, start=start)
         return data
@@ -296,7 +297,7 @@ class Dataset(RecordSet):
         """
         opening = Opening(self._wanted, checksums, bar, is_tolerant=self._is_tolerant, is_renewal=True)
         with self._lock:
-            self._opened = with_defaults(_blocking(self._home.open(opening)), self._defaults)
+            self._opened = with_defaults(run_blocking(self._home.open(opening)), self._defaults)
             self._table = None
             return self._opened
 
@@ -307,7 +308,7 @@ class Dataset(RecordSet):
             progress: told of so many bytes more.
         """
         contents = self.contents
-        return _blocking(self._with_storage(lambda storage: check_records(contents, storage, progress)))
+        return run_blocking(self._with_storage(lambda storage: check_records(contents, storage, progress)))
 
     def traffic(self) -> dict[str, int]:
         """Return what went over the network since this object was made: counts of `LoaderStats`, by name."""
@@ -345,16 +346,3 @@ def _copied(defaults: Mapping[str, Any] | None) -> dict[str, Any]:
                 field=field,
             ) from error
     return copies
-
-
-def _blocking(waited: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end in a thread of its own: the caller's may have a loop that runs already.
-
-    Ctrl-C, which comes to the caller's thread, cancels it.
-    """
-
-    async def wait() -> T:
-        return await waited
-
-    with start_blocking_portal() as portal:
-        return portal.call(wait)

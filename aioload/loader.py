@@ -23,6 +23,7 @@ from ._workers.context import warm_up
 from ._workers.jobs import Recipe
 from ._workers.pool import PoolOptions
 from .batching import Budget
+from .blocking import Stop
 from .collection import Collection
 from .compose import Mix
 from .course import Batching, Course
@@ -58,6 +59,8 @@ if TYPE_CHECKING:
     from ._pipeline.needs import Growth
 
 __all__ = ["Loader"]
+
+_PATIENCE = 3.0  # seconds for a set that was being opened to be closed again: files, sockets, processes
 
 
 class Loader:
@@ -177,7 +180,9 @@ class Loader:
         self._finalizer: weakref.finalize[Any, Any] | None = None
         self._iterator: weakref.ref[BatchIterator] | None = None  # weak: a cycle would delay collecting
         self._closed = False
-        self._lock = threading.RLock()  # a signal handler may close while it is held
+        self._stop = Stop()
+        # signal handlers may close while these are held; whoever closes does not wait for the first
+        self._starting, self._lock = threading.RLock(), threading.RLock()
 
     # iterating
 
@@ -265,9 +270,12 @@ class Loader:
 
     def close(self) -> None:
         """End all processes and threads of the loader, within 5 s; twice is free."""
+        self._stop.set()  # first: the set may be just being opened, which can take hours
         with self._lock:
             self._closed = True
             engine, self._engine = self._engine, None
+        if engine is None and self._starting.acquire(timeout=_PATIENCE):
+            self._starting.release()  # what was being opened is closed by now
         if self._finalizer is not None:
             self._finalizer.detach()
         if engine is not None:
@@ -337,25 +345,32 @@ class Loader:
 
     def _start(self) -> Engine:
         """Return the engine; the first time, make it."""
-        with self._lock:
+        with self._starting:
             self.check_open()
-            if self._engine is None:
-                if self.num_workers:
-                    warm_up(packages(self._decode))
+            if self._engine is not None:
+                return self._engine
+            if self.num_workers:
+                warm_up(packages(self._decode))
+            with self._stop.heeded():
                 settings = self._settings()
-                engine = Engine(settings, self.counters)
-                remember(engine)
-                try:
-                    engine.start()
-                except BaseException as error:  # Ctrl-C among them: what has started by then must end
-                    end(engine)
-                    if isinstance(error, ConfigError) and "needed" in error.facts:
-                        raise self._too_small(error) from error
-                    raise
-                self._engine = engine
+            with self._lock:
+                self.check_open()
+                self._engine = engine = self._started(settings)
                 self._finalizer = weakref.finalize(self, close_forgotten, engine, repr(self))
                 self._finalizer.atexit = False  # the exit hook is earlier
-            return self._engine
+            return engine
+
+    def _started(self, settings: Settings) -> Engine:
+        engine = Engine(settings, self.counters)
+        remember(engine)
+        try:
+            engine.start()
+        except BaseException as error:  # Ctrl-C among them: what has started by then must end
+            end(engine)
+            if isinstance(error, ConfigError) and "needed" in error.facts:
+                raise self._too_small(error) from error
+            raise
+        return engine
 
     def _settings(self) -> Settings:
         table, sources, limit = self.dataset.table, self.dataset.sources, byte_limit(self._memory_limit)

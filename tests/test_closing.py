@@ -811,3 +811,63 @@ def test_a_forked_child_does_not_keep_workers_alive(hundred: Path, tmp_path: Pat
 
     assert told == "gone"
     assert leaks.leftovers(before, grace=10) == []
+
+
+# while the set is being opened
+
+
+class Endless:
+    """A storage that answers nobody, and says so when it is no longer asked."""
+
+    def __init__(self) -> None:
+        self.is_asked, self.is_left = threading.Event(), threading.Event()
+
+    async def size(self, name: str) -> int:
+        """Never return."""
+        self.is_asked.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            self.is_left.set()
+        return 0
+
+    async def read_into(self, name: str, start: int, out: memoryview) -> None:
+        """Never be asked."""
+
+
+async def test_cancelling_ends_a_set_that_is_being_opened() -> None:
+    """That can take hours: whoever leaves meanwhile waits for none of it, and nothing of it stays."""
+    storage = Endless()
+
+    async def take() -> None:
+        async with Loader(aioload.Dataset(storage), batch_size=1) as loader:
+            await anext(aiter(loader))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(take)
+        await in_thread(storage.is_asked.wait)
+        group.cancel_scope.cancel()
+
+    assert storage.is_left.is_set()
+
+
+def test_closing_ends_a_set_that_is_being_opened_in_another_thread() -> None:
+    """Whoever waits there for the first batch gets a ClosedError, as does whoever comes later."""
+    storage, errors = Endless(), list[BaseException]()
+    loader = Loader(aioload.Dataset(storage), batch_size=1)
+
+    def take() -> None:
+        try:
+            next(iter(loader.sync()))
+        except ClosedError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    storage.is_asked.wait()
+    loader.close()
+    thread.join()
+    take()
+
+    assert len(errors) == 2
+    assert storage.is_left.is_set()

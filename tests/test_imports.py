@@ -33,6 +33,7 @@ FLOORS = (
     ("aioload.storage", "aioload.shard", "aioload.decode", "aioload.collate", "aioload.digits"),
     (
         "aioload.ahead",
+        "aioload.blocking",
         "aioload.cgroup",
         "aioload.deal",
         "aioload.errors",
