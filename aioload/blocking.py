@@ -1,7 +1,15 @@
-"""Blocking: coroutines that are waited for in plain code, and how whoever waits for one is let go."""
+"""Blocking: coroutines that are waited for in plain code, and how whoever waits for one is let go.
+
+Opening a set can take hours. Ctrl-C comes to the thread that waits; a `Stop` ends what another one waits for;
+and one is set when the program ends, since the standard library then waits for jobs of processes that the
+coroutine may have called in.
+"""
 
 from __future__ import annotations
 
+import atexit
+import concurrent.futures.process  # noqa: F401 - its own hook at exit, which waits, is to run after ours
+import os
 import threading
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import CancelledError, Future
@@ -65,7 +73,7 @@ def run_blocking(waited: Coroutine[Any, Any, T]) -> T:
     Ctrl-C, which comes to the caller's thread, cancels it.
 
     Raises:
-        ClosedError: a `Stop` that is heeded here was set meanwhile.
+        ClosedError: a `Stop` that is heeded here was set meanwhile, or the program ends.
     """
 
     async def wait() -> T:
@@ -74,8 +82,20 @@ def run_blocking(waited: Coroutine[Any, Any, T]) -> T:
     stop = _heeded.get() or Stop()
     with start_blocking_portal() as portal:
         future = portal.start_task_soon(wait)
-        with stop.ends(future):
+        with stop.ends(future), _at_exit.ends(future):
             try:
                 return future.result()
             except CancelledError as error:
                 raise ClosedError("closed while a data set was being opened") from error
+
+
+_at_exit = Stop()
+
+
+def _end_all(process: int) -> None:
+    if os.getpid() == process:  # of a fork, what is waited for is its parent's
+        _at_exit.set()
+
+
+# before concurrent.futures waits for its threads, as that of `_pipeline.exits`
+getattr(threading, "_register_atexit", atexit.register)(_end_all, os.getpid())

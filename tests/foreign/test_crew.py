@@ -192,6 +192,40 @@ def test_ctrl_c_ends_processes_that_would_take_long(tmp_path: Path) -> None:
     assert (ended.status, ended.err) == (0, "")
 
 
+LEAVING = """
+    import sys
+    import threading
+    import hanging
+    from aioload import ClosedError, Dataset
+    from aioload.foreign import crew
+
+    crew._TRIED_SECONDS, crew._WORTH_SECONDS = 0, -1
+    crew.usable_cpus = lambda: 2
+    crew._scan_file = hanging.hang
+
+    def take():
+        try:
+            len(Dataset(sys.argv[1]))
+        except ClosedError:
+            pass
+
+    threading.Thread(target=take, daemon=True).start()
+    sys.stdin.readline()
+"""
+
+
+def test_a_program_that_ends_waits_for_no_process(tmp_path: Path) -> None:
+    """Of a thread that opens a set, such as that of a loader which was left without being closed."""
+    (tmp_path / "hanging.py").write_text(textwrap.dedent(HANGING))
+
+    with running(LEAVING, make(tmp_path / "x", "tar"), folder=tmp_path) as script:
+        assert script.line() == "begun"
+        script.say()
+        ended = script.end()
+
+    assert (ended.status, ended.err) == (0, "")
+
+
 def test_processes_are_for_files_of_this_machine_that_take_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: list[int]
 ) -> None:
