@@ -18,7 +18,7 @@ from ..shard.check import verify as verify_set
 from ..shard.format import MANIFEST_NAME, shard_name
 from ..shard.manifest import Manifest
 from ..shard.reader import Reader
-from ..storage.address import shown
+from ..storage.address import Address
 from ._console import (
     AsJson,
     FieldKinds,
@@ -59,7 +59,8 @@ def verify(
     if as_json:
         print_json({**asdict(report), "ok": report.ok, "unprotected": hint})
     else:
-        _show(report, shown(data), time.monotonic() - started, quiet=quiet)
+        shown = Address.parse(data).shown if "://" in data else data
+        _show(report, shown, time.monotonic() - started, quiet=quiet)
         if hint is not None and not quiet:
             print(f"not checked: {hint}")
     if not report.ok:
