@@ -93,6 +93,38 @@ def exported(source: Path, folder: Path, *options: object) -> list[dict[str, byt
     return list(read_back(*(folder / name for name in report["shards"])).values())
 
 
+def test_a_shell_may_write_stars_out(tmp_path: Path) -> None:
+    """`inspect`, `verify` and `export` take shards one by one, as a shell gives them."""
+    files = [tmp_path / f"{number}.tar" for number in range(3)]
+    for number, path in enumerate(files):
+        path.write_bytes(foreign_sets.make_tar([number]))
+
+    assert told("inspect", *files)["records"] == 3
+    assert told("inspect", *files, "--record", 2)["shard"] == "2.tar"
+    assert told("verify", *files)["shards"] == 3
+    assert "0.tar and 2 more: all well; 3 records" in aio("verify", *files).stdout
+    assert told("export", *files, tmp_path / "out")["records"] == 3
+
+
+def test_inspect_shows_floats_as_short_as_they_are(tmp_path: Path) -> None:
+    """A number of single precision has no digits that only double precision has."""
+    with Writer(tmp_path / "own", fields={"box": "ndarray"}) as writer:
+        writer.write({"box": np.array([0.1, -2.5e-7, np.nan, np.inf], np.float32)})
+
+    assert "box: float32 [0.1, -2.5e-07, nan, inf]" in aio("inspect", tmp_path / "own").stdout
+
+
+def test_inspect_leaves_out_what_a_set_does_not_have(tmp_path: Path) -> None:
+    """No line says that there is no metadata, and no word that there are no values in the index."""
+    (tmp_path / "x.tar").write_bytes(foreign_sets.make_tar(range(3)))
+
+    shown = aio("inspect", tmp_path / "x.tar").stdout
+
+    assert "metadata" not in shown
+    assert "None" not in shown
+    assert "--checksums" in shown
+
+
 # index
 
 
@@ -133,6 +165,25 @@ def test_index_of_damaged_shards_ends_with_1(tmp_path: Path, quiet: list[str]) -
 
     assert "cut_in_data.tar" in output
     assert told("index", path, status=1)["damage"].keys() == {"cut_in_data.tar"}
+
+
+@pytest.mark.parametrize("command", ["index", "verify"])
+def test_what_a_command_prints_of_damage_is_not_in_the_log_too(
+    tmp_path: Path, command: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A shard that cannot be read to its end and one that is none are told once each, with each name once."""
+    case(tmp_path / "x", "tar/cut_in_data.tar")
+    (tmp_path / "x" / "none.tar").write_bytes(b"no archive")
+
+    lines = aio(command, tmp_path / "x", status=1).stdout.splitlines()
+
+    assert [line.partition(".tar")[0] for line in lines[:2]] == ["cut_in_data", "none"]
+    assert [line.count(".tar") for line in lines[:2]] == [1, 1]
+    assert not caplog.records
+    dataset = Dataset(tmp_path / "x")
+    dataset.tolerate()
+    assert len(dataset)
+    assert len(caplog.records) == 2
 
 
 @pytest.mark.parametrize("name", ["tar/interleaved.tar", "manifest.json"])

@@ -167,8 +167,8 @@ async def _elsewhere(storage: Storage, label: str, *, is_empty: bool) -> str:
         inner = []
     if inner:
         return (
-            f"there is {in_short(inner, 'folder')} in it, which are not looked into: give one of these, "
-            "or name their shards, as in 'data/*/*.tar' or 'data/{a,b}/x-{000..099}.tar'"
+            f"folders in it are not looked into: give one of its {in_short(inner, 'folder')}, or name "
+            "their shards, as in 'data/*/*.tar' or 'data/{a,b}/x-{000..099}.tar'"
         )
     if is_empty and "://" in label:
         return "check the address; where it is that of a file, give it in a list, as in ['s3://…/x']"
