@@ -500,6 +500,38 @@ def test_pack_of_rows_with_nulls(tmp_path: Path, column: pa.Array, word: str) ->
     assert not (tmp_path / "own" / "manifest.json").exists()
 
 
+def test_pack_of_a_plain_table_with_pictures(tmp_path: Path) -> None:
+    """A table that does not say what its bytes are is packed with the columns and kinds asked for."""
+    pictures = [png(np.full((2, n, 3), n, np.uint8)) for n in (3, 4)]
+    pq.write_table(pa.table({"n": [1, 2], "img": pictures, "url": ["a", None]}), tmp_path / "x.parquet")
+
+    aio("pack", tmp_path / "x.parquet", tmp_path / "own", "--field", "img=image", "--field", "n=int")
+    dataset = Dataset(tmp_path / "own")
+
+    assert dataset.fields == {"img": "image", "n": "int"}
+    assert [(sample["img"].shape, sample["n"]) for sample in (dataset[0], dataset[1])] == [
+        ((2, 3, 3), 1),
+        ((2, 4, 3), 2),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("field", "words"),
+    [
+        ("nope=image", ["no column 'nope'", "it has n, img"]),
+        ("n=image", ["can be packed as int, and not as 'image'"]),
+        ("img=picture", ["can be packed as image or audio or bytes, and not as 'picture'"]),
+    ],
+)
+def test_pack_of_a_table_refuses_fields_that_cannot_be(tmp_path: Path, field: str, words: list[str]) -> None:
+    """What is asked for and is not there is told with what there is."""
+    pq.write_table(pa.table({"n": [1], "img": [b"?"]}), tmp_path / "x.parquet")
+
+    stderr = aio("pack", tmp_path / "x.parquet", tmp_path / "own", "--field", field, status=1).stderr
+
+    assert all(word in stderr for word in words)
+
+
 def test_pack_of_what_is_no_table(tmp_path: Path) -> None:
     """Bytes that are no Parquet, and tables whose columns differ, are one line on stderr."""
     (tmp_path / "x.parquet").write_bytes(b"PAR1 and no more")

@@ -65,8 +65,9 @@ FieldKinds = Annotated[
     typer.Option(
         "--field",
         metavar="NAME=KIND",
-        help="Of shards of others: a field that is wanted, and its kind, such as jpg=image, cls=int or, of "
-        "TFRecord, w=example:int64; given again for each. Without it, those of the first record.",
+        help="Of shards of others and tables of Parquet: a field that is wanted, and its kind, such as "
+        "jpg=image, cls=int or, of TFRecord, w=example:int64; given again for each. Without it, those of the "
+        "first record.",
     ),
 ]
 
