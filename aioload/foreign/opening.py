@@ -220,6 +220,12 @@ def _warn(sidecar: Sidecar, label: str) -> None:
             _damage_log.warning("%s cannot be read to its end: %s", name, damage)
         if loss is not None:
             _damage_log.warning("all records of a shard are lost: %s", error_of(loss, name))
+    for name, number in zip(sidecar.index.shards, sidecar.learnt_of, strict=True):
+        if sidecar.learnt[number][1].get("may_be_cut"):
+            _log.warning(
+                "%s has no end mark, and its last sample lacks a field that others have: it may be cut there",
+                name,
+            )
     if sidecar.wants_sums and not sidecar.is_summed:
         without = sidecar.summed.count(False) - sum(loss is not None for loss in sidecar.losses)
         _log.warning(

@@ -352,7 +352,7 @@ def _scanned(samples: _Samples, end: End, size: int, far: npt.NDArray[np.int64])
             for start, stop in samples.holes
         ),
         fields=tuple((shown(name), kind_of(shown(name))) for name in samples.first or ()),
-        facts={"end_mark": end.marked},
+        facts={"end_mark": end.marked, "may_be_cut": not end.marked and damage is None and samples.may_lack},
     )
 
 
