@@ -500,6 +500,17 @@ def test_pack_of_rows_with_nulls(tmp_path: Path, column: pa.Array, word: str) ->
     assert not (tmp_path / "own" / "manifest.json").exists()
 
 
+def test_pack_of_samples_with_differing_fields_says_what_to_do(tmp_path: Path) -> None:
+    """What is wrong are records, not files; the fields that all have can be chosen."""
+    (tmp_path / "x.tar").write_bytes(by_tarfile([("a.x", b"1"), ("a.y", b"2"), ("b.x", b"3")]))
+
+    stderr = aio("pack", tmp_path / "x.tar", tmp_path / "own", status=1).stderr
+
+    assert stderr.startswith("1 record could not be packed:\n")
+    assert "--field" in stderr
+    assert told("pack", tmp_path / "x.tar", tmp_path / "own", "--field", "x=bytes")["records"] == 2
+
+
 def test_pack_of_a_plain_table_with_pictures(tmp_path: Path) -> None:
     """A table that does not say what its bytes are is packed with the columns and kinds asked for."""
     pictures = [png(np.full((2, n, 3), n, np.uint8)) for n in (3, 4)]
