@@ -62,6 +62,14 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def no_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Nothing goes to the cache folder of whoever runs the tests, who would find it full of their sets."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("no-home")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[leaks.LoopErrors]:
     """Fail a test that leaves a process, thread, shared memory, temporary file, task or many descriptors."""

@@ -261,6 +261,16 @@ def test_c04_different_shapes_are_named() -> None:
     assert caught.value.shapes == ((3, 4), (3, 5))
 
 
+def test_pictures_of_differing_sizes_are_told_of_crops() -> None:
+    """Photos as they are come in many sizes: the error names the decoder that makes them alike."""
+    samples = [{"jpg": np.zeros((3, 4, 3), np.uint8)}, {"jpg": np.zeros((3, 5, 3), np.uint8)}]
+
+    with pytest.raises(
+        SampleError, match=r"decode=\{…: aioload\.decode\.Image\(size=…, crop='center'\)\}.*pad"
+    ):
+        collate.default(samples)
+
+
 def test_c04_one_sample_has_any_shape() -> None:
     """C04: a batch of one needs no agreement."""
     samples = [{"image": np.zeros((3, 5))}]

@@ -79,6 +79,38 @@ def exported(source: Path, folder: Path, *options: object) -> list[dict[str, byt
     return list(read_back(*(folder / name for name in report["shards"])).values())
 
 
+def test_a_shell_may_write_stars_out(tmp_path: Path) -> None:
+    """`inspect`, `verify` and `export` take shards one by one, as a shell gives them."""
+    files = [tmp_path / f"{number}.tar" for number in range(3)]
+    for number, path in enumerate(files):
+        path.write_bytes(foreign_sets.make_tar([number]))
+
+    assert told("inspect", *files)["records"] == 3
+    assert told("inspect", *files, "--record", 2)["shard"] == "2.tar"
+    assert told("verify", *files)["shards"] == 3
+    assert "0.tar and 2 more: all well; 3 records" in aio("verify", *files).stdout
+    assert told("export", *files, tmp_path / "out")["records"] == 3
+
+
+def test_inspect_shows_floats_as_short_as_they_are(tmp_path: Path) -> None:
+    """A number of single precision has no digits that only double precision has."""
+    with Writer(tmp_path / "own", fields={"box": "ndarray"}) as writer:
+        writer.write({"box": np.array([0.1, -2.5e-7, np.nan, np.inf], np.float32)})
+
+    assert "box: float32 [0.1, -2.5e-07, nan, inf]" in aio("inspect", tmp_path / "own").stdout
+
+
+def test_inspect_leaves_out_what_a_set_does_not_have(tmp_path: Path) -> None:
+    """No line says that there is no metadata, and no word that there are no values in the index."""
+    (tmp_path / "x.tar").write_bytes(foreign_sets.make_tar(range(3)))
+
+    shown = aio("inspect", tmp_path / "x.tar").stdout
+
+    assert "metadata" not in shown
+    assert "None" not in shown
+    assert "--checksums" in shown
+
+
 # index
 
 
@@ -119,6 +151,25 @@ def test_index_of_damaged_shards_ends_with_1(tmp_path: Path, quiet: list[str]) -
 
     assert "cut_in_data.tar" in output
     assert told("index", path, status=1)["damage"].keys() == {"cut_in_data.tar"}
+
+
+@pytest.mark.parametrize("command", ["index", "verify"])
+def test_what_a_command_prints_of_damage_is_not_in_the_log_too(
+    tmp_path: Path, command: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A shard that cannot be read to its end and one that is none are told once each, with each name once."""
+    case(tmp_path / "x", "tar/cut_in_data.tar")
+    (tmp_path / "x" / "none.tar").write_bytes(b"no archive")
+
+    lines = aio(command, tmp_path / "x", status=1).stdout.splitlines()
+
+    assert [line.partition(".tar")[0] for line in lines[:2]] == ["cut_in_data", "none"]
+    assert [line.count(".tar") for line in lines[:2]] == [1, 1]
+    assert not caplog.records
+    dataset = Dataset(tmp_path / "x")
+    dataset.tolerate()
+    assert len(dataset)
+    assert len(caplog.records) == 2
 
 
 @pytest.mark.parametrize("name", ["tar/interleaved.tar", "manifest.json"])
@@ -433,6 +484,49 @@ def test_pack_of_rows_with_nulls(tmp_path: Path, column: pa.Array, word: str) ->
 
     assert word in result.stderr
     assert not (tmp_path / "own" / "manifest.json").exists()
+
+
+def test_pack_of_samples_with_differing_fields_says_what_to_do(tmp_path: Path) -> None:
+    """What is wrong are records, not files; the fields that all have can be chosen."""
+    (tmp_path / "x.tar").write_bytes(by_tarfile([("a.x", b"1"), ("a.y", b"2"), ("b.x", b"3")]))
+
+    stderr = aio("pack", tmp_path / "x.tar", tmp_path / "own", status=1).stderr
+
+    assert stderr.startswith("1 record could not be packed:\n")
+    assert "--field" in stderr
+    assert told("pack", tmp_path / "x.tar", tmp_path / "own", "--field", "x=bytes")["records"] == 2
+
+
+def test_pack_of_a_plain_table_with_pictures(tmp_path: Path) -> None:
+    """A table that does not say what its bytes are is packed with the columns and kinds asked for."""
+    pictures = [png(np.full((2, n, 3), n, np.uint8)) for n in (3, 4)]
+    pq.write_table(pa.table({"n": [1, 2], "img": pictures, "url": ["a", None]}), tmp_path / "x.parquet")
+
+    aio("pack", tmp_path / "x.parquet", tmp_path / "own", "--field", "img=image", "--field", "n=int")
+    dataset = Dataset(tmp_path / "own")
+
+    assert dataset.fields == {"img": "image", "n": "int"}
+    assert [(sample["img"].shape, sample["n"]) for sample in (dataset[0], dataset[1])] == [
+        ((2, 3, 3), 1),
+        ((2, 4, 3), 2),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("field", "words"),
+    [
+        ("nope=image", ["no column 'nope'", "it has n, img"]),
+        ("n=image", ["can be packed as int, and not as 'image'"]),
+        ("img=picture", ["can be packed as image or audio or bytes, and not as 'picture'"]),
+    ],
+)
+def test_pack_of_a_table_refuses_fields_that_cannot_be(tmp_path: Path, field: str, words: list[str]) -> None:
+    """What is asked for and is not there is told with what there is."""
+    pq.write_table(pa.table({"n": [1], "img": [b"?"]}), tmp_path / "x.parquet")
+
+    stderr = aio("pack", tmp_path / "x.parquet", tmp_path / "own", "--field", field, status=1).stderr
+
+    assert all(word in stderr for word in words)
 
 
 def test_pack_of_what_is_no_table(tmp_path: Path) -> None:

@@ -465,7 +465,7 @@ def test_bad_samples_of_archives_are_named_and_the_rest_packed(tmp_path: Path) -
     paths = damaged_archives(tmp_path)
 
     with pytest.raises(
-        SampleError, match=r"^3 of the files cannot be packed, the first is record 2 \(0\.tar\)"
+        SampleError, match=r"^3 of the records cannot be packed, the first is record 2 \(0\.tar\)"
     ):
         pack(find_source(paths), tmp_path / "none")
     report, dataset = packed(find_source(paths), tmp_path / "set", skip_bad=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -21,9 +22,11 @@ __all__ = [
     "AsJson",
     "FieldKinds",
     "Quiet",
+    "SetOrShards",
     "StorageOptions",
     "bytes_bar",
     "count",
+    "one_or_all",
     "parse_fields",
     "parse_size",
     "parse_storage_options",
@@ -33,10 +36,20 @@ __all__ = [
     "progress_bar",
     "short",
     "size",
+    "told_once",
 ]
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar, and no words when all is well.")]
+
+SetOrShards = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="DATA...",
+        show_default=False,
+        help="A set: its folder or address; or shards of others: files, a folder, name-{000..009}.tar.",
+    ),
+]
 
 StorageOptions = Annotated[
     list[str] | None,
@@ -52,14 +65,20 @@ FieldKinds = Annotated[
     typer.Option(
         "--field",
         metavar="NAME=KIND",
-        help="Of shards of others: a field that is wanted, and its kind, such as jpg=image, cls=int or, of "
-        "TFRecord, w=example:int64; given again for each. Without it, those of the first record.",
+        help="Of shards of others and tables of Parquet: a field that is wanted, and its kind, such as "
+        "jpg=image, cls=int or, of TFRecord, w=example:int64; given again for each. Without it, those of the "
+        "first record.",
     ),
 ]
 
 _REFRESH_SECONDS = 0.1
 _OPTIONS = tuple(field.name for field in fields(NetworkOptions))
 _TEXTS = ("endpoint", "region", "access_key_id", "max_in_flight")
+
+
+def one_or_all(sources: list[str]) -> str | list[str]:
+    """Return what names a set: one source as it is, since a folder may not stand in a list."""
+    return sources[0] if len(sources) == 1 else sources
 
 
 def parse_size(value: str | int) -> int:
@@ -149,6 +168,19 @@ def print_table(rows: Iterable[Iterable[object]], indent: str = "  ") -> None:
     ]
     for line in lines:
         print((indent + "  ".join(map(str.ljust, line, widths))).rstrip())
+
+
+@contextmanager
+def told_once(*loggers: str) -> Iterator[None]:
+    """Keep lines out of the log that a command prints by itself."""
+    silent = [logger for logger in map(logging.getLogger, loggers) if not logger.disabled]
+    for logger in silent:
+        logger.disabled = True
+    try:
+        yield
+    finally:
+        for logger in silent:
+            logger.disabled = False
 
 
 @contextmanager

@@ -15,9 +15,11 @@ from ._console import (
     AsJson,
     FieldKinds,
     Quiet,
+    SetOrShards,
     StorageOptions,
     bytes_bar,
     count,
+    one_or_all,
     parse_fields,
     parse_size,
     parse_storage_options,
@@ -29,12 +31,11 @@ __all__ = ["export"]
 
 
 def export(
-    data: Annotated[str, typer.Argument(metavar="DATA", show_default=False,
-        help="A set: its folder or address; or shards of others: a file, a folder, name-{000..009}.tar.")],
+    data: SetOrShards,
     destination: Annotated[str, typer.Argument(metavar="DST", show_default=False,
         help="The folder for the archives, or an address in a bucket, such as s3://bucket/archives.")],
     *,
-    shard_size: Annotated[int, typer.Option("--shard-size", parser=parse_size, metavar="BYTES",
+    shard_size: Annotated[int, typer.Option(parser=parse_size, metavar="SIZE", show_default="256MiB",
         help="How large an archive may become.")] = 256 << 20,
     field: FieldKinds = None,
     storage_option: StorageOptions = None,
@@ -44,10 +45,11 @@ def export(
     """Write a set as WebDataset archives, its payloads byte for byte."""
     started = time.monotonic()
     options = parse_storage_options(storage_option)
+    is_remote = any("://" in each for each in data)
     dataset = Dataset(
-        data,
+        one_or_all(data),
         fields=parse_fields(field),
-        storage_options=options if "://" in data or "://" not in destination else None,
+        storage_options=options if is_remote or "://" not in destination else None,
     )
     with bytes_bar("exporting", int(dataset.index.positions[-1]), quiet=quiet or as_json) as advance:
         report = export_set(

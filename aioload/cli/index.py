@@ -10,6 +10,7 @@ import typer
 
 from ..dataset import Dataset
 from ..errors import ConfigError
+from ..foreign import DAMAGE_LOG
 from ._console import (
     AsJson,
     FieldKinds,
@@ -17,10 +18,12 @@ from ._console import (
     StorageOptions,
     bytes_bar,
     count,
+    one_or_all,
     parse_fields,
     parse_storage_options,
     print_json,
     size,
+    told_once,
 )
 
 __all__ = ["index"]
@@ -41,10 +44,10 @@ def index(
     """Look through shards for an index, which is kept beside them or in the user's cache folder."""
     started = time.monotonic()
     options = parse_storage_options(storage_option)
-    source = sources[0] if len(sources) == 1 else sources
-    dataset = Dataset(source, fields=parse_fields(field), storage_options=options)
+    dataset = Dataset(one_or_all(sources), fields=parse_fields(field), storage_options=options)
     dataset.tolerate()
-    contents = dataset.make_index(checksums=checksums, bar=partial(bytes_bar, quiet=quiet or as_json))
+    with told_once(DAMAGE_LOG):
+        contents = dataset.make_index(checksums=checksums, bar=partial(bytes_bar, quiet=quiet or as_json))
     if contents.kind == "aioload":
         raise ConfigError(f"{dataset.source} is a packed set, which has its index; nothing is to be done")
     found = contents.index
@@ -66,7 +69,7 @@ def index(
         )
     elif not quiet or damaged:
         for name, why in damaged.items():
-            print(f"{name}: {why}")
+            print(f"{name}: {why.removeprefix(name).lstrip(': ')}")
         print(
             f"{dataset.source} ({contents.kind}): {count(len(found), 'record')} "
             f"({size(int(found.positions[-1]))}) in {count(len(found.shards), 'shard')}, index "

@@ -19,8 +19,10 @@ from ..shard.kinds import media_suffix
 from ._console import (
     AsJson,
     FieldKinds,
+    SetOrShards,
     StorageOptions,
     count,
+    one_or_all,
     parse_fields,
     parse_storage_options,
     print_json,
@@ -40,8 +42,7 @@ _SUFFIXES = {"ndarray": ".npy", "str": ".txt", "json": ".json", "int": ".i64", "
 
 
 def inspect(
-    data: Annotated[str, typer.Argument(metavar="DATA", show_default=False,
-        help="A set: its folder or address; or shards of others: a file, a folder, name-{000..009}.tar.")],
+    data: SetOrShards,
     *,
     record: Annotated[int | None, typer.Option(min=0, metavar="N", help="Show one record.")] = None,
     save: Annotated[Path | None, typer.Option(metavar="DIR",
@@ -54,7 +55,8 @@ def inspect(
     if save is not None and record is None:
         raise typer.BadParameter("--save writes one record; say which with --record")
 
-    dataset = Dataset(data, fields=parse_fields(field), storage_options=parse_storage_options(storage_option))
+    options = parse_storage_options(storage_option)
+    dataset = Dataset(one_or_all(data), fields=parse_fields(field), storage_options=options)
     if record is None:
         overview = _overview(dataset)
         print_json(overview) if as_json else _show_overview(overview, dataset.source)
@@ -194,7 +196,9 @@ def _shape_of(value: Any, payload: memoryview) -> str:
 def _array(value: np.ndarray[Any, Any]) -> str:
     """Return type and shape of an array, or its values where they are few, as those of a label."""
     if value.ndim == 1 and value.size <= _FEW:
-        return f"{value.dtype} {short(value.tolist())}"
+        # 0.1 of single precision is shown so, and not with all of its digits in double
+        values = [float(str(each)) for each in value] if value.dtype.kind == "f" else value.tolist()
+        return f"{value.dtype} {short(values)}"
     return f"{value.dtype} {value.shape}"
 
 
@@ -228,11 +232,12 @@ def _show_overview(overview: dict[str, Any], data: str) -> None:
             ("records", "min {}, mean {}, max {}".format(*map(size, sizes.values())) if sizes else "none"),
             (
                 "index",
-                f"{size(overview['index_bytes'])}, columns: {', '.join(overview['index_fields']) or 'none'}, "
-                + _sums(overview),
+                ", ".join(
+                    [size(overview["index_bytes"]), *_columns(overview["index_fields"]), _sums(overview)]
+                ),
             ),
-            ("metadata", short(overview["metadata"], 100)),
         ]
+        + [("metadata", short(overview["metadata"], 100))] * bool(overview["metadata"])
     )
     print("fields")
     classes = _classes(overview["metadata"])
@@ -245,10 +250,15 @@ def _show_overview(overview: dict[str, Any], data: str) -> None:
     print_table(map(_row, overview["first"]))
 
 
+def _columns(names: list[str]) -> Iterator[str]:
+    if names:
+        yield f"with the values of {', '.join(names)}"
+
+
 def _sums(overview: dict[str, Any]) -> str:
     if overview["format"] in _OWN_SUMS:
         return "each record with sums of its own"
-    return f"{'with' if overview['sums'] else 'without'} a sum of each record"
+    return "with a sum of each record" if overview["sums"] else "no sums (`aioload index --checksums`)"
 
 
 def _classes(metadata: Any) -> dict[str, Any]:

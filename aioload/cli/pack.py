@@ -118,14 +118,14 @@ def pack(
         print_json(_as_json(report))
     elif not quiet:
         _show(report, source.kind, destination)
-    _show_unreadable(report.unreadable)
+    _show_unreadable(report.unreadable, source.noun)
 
 
 def _show_failure(error: SampleError, *, as_json: bool) -> None:
     unreadable: tuple[Unreadable, ...] = error.facts.get("unreadable", ())
     if as_json:
         print_json({"error": str(error), "unreadable": [_entry(bad) for bad in unreadable]})
-    _show_unreadable(unreadable)
+    _show_unreadable(unreadable, error.facts.get("noun", "file"))
 
 
 def _show(report: PackReport, kind: str, destination: str) -> None:
@@ -139,11 +139,11 @@ def _show(report: PackReport, kind: str, destination: str) -> None:
         print(note)
 
 
-def _show_unreadable(unreadable: tuple[Unreadable, ...]) -> None:
+def _show_unreadable(unreadable: tuple[Unreadable, ...], noun: str) -> None:
     if not unreadable:
         return
 
-    print(f"{count(len(unreadable), 'file')} could not be packed:", file=sys.stderr)
+    print(f"{count(len(unreadable), noun)} could not be packed:", file=sys.stderr)
     for bad in unreadable[:_SHOWN]:
         print(f"  {short(bad.name, 500)}: {short(bad.reason, 300)}", file=sys.stderr)
     if len(unreadable) > _SHOWN:

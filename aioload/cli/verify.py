@@ -6,13 +6,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from ..dataset import Dataset
 from ..errors import AioloadError, ConfigError, NotFoundError, ShardError
-from ..foreign import UNPROTECTED, place_of
+from ..foreign import DAMAGE_LOG, HOLES_LOG, UNPROTECTED, place_of
 from ..shard.check import Problem, VerifyReport
 from ..shard.check import verify as verify_set
 from ..shard.format import MANIFEST_NAME, shard_name
@@ -23,14 +23,17 @@ from ._console import (
     AsJson,
     FieldKinds,
     Quiet,
+    SetOrShards,
     StorageOptions,
     bytes_bar,
     count,
+    one_or_all,
     parse_fields,
     parse_storage_options,
     print_json,
     short,
     size,
+    told_once,
 )
 from ._reading import open_reader
 
@@ -38,8 +41,7 @@ __all__ = ["verify"]
 
 
 def verify(
-    data: Annotated[str, typer.Argument(metavar="DATA", show_default=False,
-        help="A set: its folder or address; or shards of others: a file, a folder, name-{000..009}.tar.")],
+    data: SetOrShards,
     *,
     field: FieldKinds = None,
     storage_option: StorageOptions = None,
@@ -52,14 +54,15 @@ def verify(
     foreign = _foreign(data, parse_fields(field), options)
     hint = None
     if foreign is None:
-        report = _verify_own(data, options, quiet=quiet or as_json)
+        report = _verify_own(data[0], options, quiet=quiet or as_json)
     else:
-        report, hint = _verify_foreign(foreign, quiet=quiet or as_json)
+        with told_once(DAMAGE_LOG, HOLES_LOG):
+            report, hint = _verify_foreign(foreign, quiet=quiet or as_json)
 
     if as_json:
         print_json({**asdict(report), "ok": report.ok, "unprotected": hint})
     else:
-        shown = Address.parse(data).shown if "://" in data else data
+        shown = foreign.source if foreign is not None else _shown(data[0])
         _show(report, shown, time.monotonic() - started, quiet=quiet)
         if hint is not None and not quiet:
             print(f"not checked: {hint}")
@@ -68,18 +71,23 @@ def verify(
 
 
 def _foreign(
-    data: str, fields: Mapping[str, str] | None, options: Mapping[str, Any] | None
+    sources: list[str], fields: Mapping[str, str] | None, options: Mapping[str, Any] | None
 ) -> Dataset | None:
     """Return a set that others have written; None where it is one of aioload's own, whole or not."""
+    data = sources[0]
     is_folder = place_of(data).names is None if "://" in data else Path(data).is_dir()
-    if is_folder:
+    if len(sources) == 1 and is_folder:
         with open_reader(data, options) as reader:
             # an index alone is a leftover, beside shards of others perhaps
             if any(_is_there(reader, name) for name in (MANIFEST_NAME, shard_name(0))):
                 if fields:
                     raise ConfigError(f"{data} is a packed set, which knows its fields; leave --field out")
                 return None
-    return Dataset(data, fields=fields, storage_options=options)
+    return Dataset(one_or_all(sources), fields=fields, storage_options=options)
+
+
+def _shown(data: str) -> str:
+    return Address.parse(data).shown if "://" in data else data
 
 
 def _is_there(reader: Reader, name: str) -> bool:
@@ -136,10 +144,12 @@ def _show(report: VerifyReport, data: str, seconds: float, *, quiet: bool) -> No
 
 
 def _line(problem: Problem) -> str:
-    place = [problem.shard]
+    place, message = [problem.shard], problem.message
     if problem.record is not None:
         place.append(f"record {problem.record}")
     place.append(problem.region)
     if problem.offset is not None:
         place.append(f"byte {problem.offset}")
-    return f"{', '.join(place)}: {short(problem.message, 300)}"
+    for told in place[:2]:  # once is enough
+        message = message.removeprefix(f"{told}: ").removeprefix(f"{told} ")
+    return f"{', '.join(place)}: {short(message, 300)}"

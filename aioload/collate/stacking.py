@@ -184,10 +184,17 @@ def _common_shape(values: Sequence[Any], place: Place) -> tuple[int, ...]:
             raise place.fault(
                 f"its shapes differ, {first} and {shape}",
                 *(0, position),
-                cure=_cure(place, "make them alike in the transform, pad with aioload.collate.pad()"),
+                cure=_cure(place, f"{_alike(value)}, pad with aioload.collate.pad()"),
                 shapes=(first, shape),
             )
     return first
+
+
+def _alike(value: Any) -> str:
+    """Tell how values get one shape; pictures had best get theirs while they are decoded."""
+    if np.ndim(value) == 3 and getattr(value, "dtype", None) == np.uint8:
+        return "crop pictures alike with decode={…: aioload.decode.Image(size=…, crop='center')}"
+    return "make them alike in the transform"
 
 
 def _common_dtype(values: Sequence[Any], rule: Rule, place: Place) -> Any:

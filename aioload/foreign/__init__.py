@@ -6,15 +6,17 @@ from .check import UNPROTECTED, check_records
 from .contents import Contents, with_defaults
 from .looking import files_like, list_shards, looked_up, matched
 from .lost import Lost, error_of
-from .making import Bar, no_bar
+from .making import HOLES_LOG, Bar, no_bar
 from .names import MDS_INDEX, format_of, unpacked_name
-from .opening import Foreign, Opening, open_foreign
+from .opening import DAMAGE_LOG, Foreign, Opening, open_foreign
 from .place import Place, expand, place_of
 from .showing import first_bar
 from .walk import Outcome, walk
 from .wids import Wids, parse_wids
 
 __all__ = [
+    "DAMAGE_LOG",
+    "HOLES_LOG",
     "MDS_INDEX",
     "UNPROTECTED",
     "Bar",

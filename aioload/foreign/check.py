@@ -27,7 +27,8 @@ __all__ = ["UNPROTECTED", "check_records"]
 
 UNPROTECTED = {
     "tar": "no sum protects the members' bytes, only their headers; `aioload index --checksums` sums them",
-    "mds": "no sum protects the rows, only their places; `aioload index --checksums` sums them",
+    "mds": "no sum protects a row; those of shards, where the index has them, were compared when each was "
+    "first read; `aioload index --checksums` sums the rows",
 }
 """By format: what cannot be told from the files alone."""
 

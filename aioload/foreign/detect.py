@@ -52,7 +52,7 @@ def tell(head: bytes, name: str) -> Told:
         return plain, None
     for magic, what in _ELSEWHERE.items():
         if head.startswith(magic):
-            raise _unknown(name, f"is {what}")
+            raise ShardError(f"{name} is {what}", shard=name, offset=0)
     codec = _codec_of(head)
     if codec is None:
         raise _unknown(name, "is neither a tar archive nor a TFRecord file, or damaged at its very beginning")

@@ -166,9 +166,14 @@ async def _elsewhere(storage: Storage, label: str, *, is_empty: bool) -> str:
     except StorageError:  # what was listed a moment ago; it is but a hint
         inner = []
     if inner:
+        named = (
+            "'…/{a,b}/x-{000..099}.tar'"
+            if "://" in label
+            else "'data/*/*.tar' or 'data/{a,b}/x-{000..099}.tar'"
+        )
         return (
-            f"there is {in_short(inner, 'folder')} in it, which are not looked into: give one of these, "
-            "or name their shards, as in 'data/*/*.tar' or 'data/{a,b}/x-{000..099}.tar'"
+            f"it has {in_short(inner, 'folder')}, but folders in it are not looked into: give one of them, "
+            f"or name their shards, as in {named}"
         )
     if is_empty and "://" in label:
         return "check the address; where it is that of a file, give it in a list, as in ['s3://…/x']"

@@ -21,9 +21,12 @@ if TYPE_CHECKING:
     from .kinds import Shards
     from .lost import Losses
 
-__all__ = ["Bar", "Known", "Making", "make", "no_bar", "take_over"]
+__all__ = ["HOLES_LOG", "Bar", "Known", "Making", "make", "no_bar", "take_over"]
 
-_log = logging.getLogger("aioload.index")
+HOLES_LOG = "aioload.index.holes"
+"""Logger of what is damaged inside of a shard, which is told when the shard is looked through."""
+
+_log = logging.getLogger(HOLES_LOG)
 
 Bar = Callable[[str, int], AbstractContextManager[Progress]]
 """Shows how far a work of so many bytes is."""

@@ -73,7 +73,7 @@ def way_out(names: Iterable[str]) -> str | None:
     if any(map(_MDS_SHARD.search, there)):
         return f"shards of an MDS folder are described by its {MDS_INDEX}; give the folder that has it"
     if any(map(_TABLE.search, there)):
-        return "pack tables with `aioload pack` (of Parquet with the extra torch-aioload[parquet])"
+        return "pack tables with `aioload pack` (Parquet needs the extra torch-aioload[parquet])"
     if any(kind_of(posixpath.basename(name)) in ("image", "audio") for name in there):
         return "pack single files with `aioload pack`"
     return None

@@ -32,9 +32,13 @@ if TYPE_CHECKING:
     from ..shard.sidecar import Sidecar
     from ..storage import Storage
 
-__all__ = ["Foreign", "Opening", "open_foreign"]
+__all__ = ["DAMAGE_LOG", "Foreign", "Opening", "open_foreign"]
+
+DAMAGE_LOG = "aioload.index.damage"
+"""Logger of the shards of a set that cannot be read to their end, or not at all."""
 
 _log = logging.getLogger("aioload.index")
+_damage_log = logging.getLogger(DAMAGE_LOG)
 
 _NOTHING_KNOWN = Known({}, {}, wants_sums=False)
 
@@ -213,9 +217,15 @@ def _warn(sidecar: Sidecar, label: str) -> None:
     """Say what is wrong with shards, and that sums are missing which somebody thinks are there."""
     for name, damage, loss in zip(sidecar.index.shards, sidecar.damage, sidecar.losses, strict=True):
         if damage is not None:
-            _log.warning("%s cannot be read to its end: %s", name, damage)
+            _damage_log.warning("%s cannot be read to its end: %s", name, damage)
         if loss is not None:
-            _log.warning("all records of a shard are lost: %s", error_of(loss, name))
+            _damage_log.warning("all records of a shard are lost: %s", error_of(loss, name))
+    for name, number in zip(sidecar.index.shards, sidecar.learnt_of, strict=True):
+        if sidecar.learnt[number][1].get("may_be_cut"):
+            _log.warning(
+                "%s has no end mark, and its last sample lacks a field that others have: it may be cut there",
+                name,
+            )
     if sidecar.wants_sums and not sidecar.is_summed:
         without = sidecar.summed.count(False) - sum(loss is not None for loss in sidecar.losses)
         _log.warning(

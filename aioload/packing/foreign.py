@@ -107,7 +107,7 @@ def _strict(dataset: Dataset) -> Cut:
         if sample.views.keys() != fields.keys():
             what = (
                 f"{key} has the fields {', '.join(sample.views)}, the first sample has {', '.join(fields)}; "
-                "all must have the same"
+                "all must have the same; fields={…} chooses some that all have (--field NAME=KIND)"
             )
             raise ShardError(what, what=what, key=key, fields=sorted(sample.views))
         return key, sample.views

@@ -48,6 +48,11 @@ class Source:
     index_fields: tuple[str, ...] = ()
     """Numeric fields whose values its own index keeps."""
 
+    @property
+    def noun(self) -> str:
+        """What messages call an item."""
+        return "file" if self.kind in ("folder", "flat", "csv", "jsonl") else "record"
+
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:

@@ -108,7 +108,7 @@ def pack(
             if progress is not None:
                 progress(*_extent(outcome))
 
-        _require_readable(unreadable, writer.records, skip_bad=skip_bad)
+        _require_readable(unreadable, writer.records, source.noun, skip_bad=skip_bad)
 
     elapsed = time.monotonic() - started
     return PackReport(
@@ -177,14 +177,15 @@ def _extent(outcome: Prepared | Unreadable) -> tuple[int, int]:
     return outcome.cost, sum(len(value) for value in outcome.values.values() if isinstance(value, bytes))
 
 
-def _require_readable(unreadable: list[Unreadable], records: int, *, skip_bad: bool) -> None:
+def _require_readable(unreadable: list[Unreadable], records: int, noun: str, *, skip_bad: bool) -> None:
     if not unreadable and not records:
         raise ConfigError("nothing to pack: the source is empty")
 
     if unreadable and not (skip_bad and records):
         first = unreadable[0]
         raise SampleError(
-            f"{len(unreadable)} of the files cannot be packed, the first is {first.name}: {first.reason}; "
+            f"{len(unreadable)} of the {noun}s cannot be packed, the first is {first.name}: {first.reason}; "
             "mend or remove them, or leave them out with --skip-bad",
             unreadable=tuple(unreadable),
+            noun=noun,
         )

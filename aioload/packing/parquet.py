@@ -2,7 +2,8 @@
 
 A column of images or audio is a struct of `bytes` and `path`; which it is, the table's own metadata says. The
 names of its classes are kept: what a number means stands nowhere else.
-Numbers, texts and binary columns keep their kinds, lists of numbers become arrays, all else JSON.
+A binary column has bytes unless it is asked for as images or audio.
+Numbers and texts keep their kinds, lists of numbers become arrays, all else JSON.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,14 +27,19 @@ if TYPE_CHECKING:
 
 __all__ = ["parquet"]
 
+_IN_BYTES = ("image", "audio", "bytes")  # kinds of fields whose values are files
 _BATCH_ROWS = 64  # images are large
 
 
-def parquet(paths: list[Path]) -> Source:
+def parquet(paths: list[Path], wanted: Mapping[str, str] | None = None) -> Source:
     """Return the rows of some tables, in their order.
 
+    Args:
+        paths: of the tables.
+        wanted: columns that are to become fields, and their kinds; None: all.
+
     Raises:
-        ConfigError: pyarrow is not installed, or a column's name or type cannot be.
+        ConfigError: pyarrow is not installed, a column's name or type cannot be, or is not as wanted.
         ShardError: a file is no Parquet table, or has other columns than the first.
     """
     with _opened(paths[0]) as first:
@@ -50,7 +56,8 @@ def parquet(paths: list[Path]) -> Source:
                     shard=str(path),
                 )
             num_rows += table.metadata.num_rows
-    columns = _columns(schema)
+    columns = _columns(schema) if wanted is None else _chosen(_columns(schema), wanted, paths[0])
+    names = {name: classes for name, classes in names.items() if name in columns}
     fields = {name: kind for name, (kind, _) in columns.items()}
     metadata = {"class_names": names} if names else {}
     return Source("parquet", fields, _items(paths, columns), num_rows, metadata)
@@ -81,6 +88,20 @@ _Column = tuple[str, Callable[[Any], Any]]
 def _columns(schema: pa.Schema) -> dict[str, _Column]:
     features = _features(schema)
     return {column.name: _column(column, features.get(column.name, {}).get("_type")) for column in schema}
+
+
+def _chosen(columns: dict[str, _Column], wanted: Mapping[str, str], path: Path) -> dict[str, _Column]:
+    """Return the columns that are wanted; what is in bytes may be told, since a plain table does not."""
+    chosen = {}
+    for name, kind in wanted.items():
+        if name not in columns:
+            raise ConfigError(f"{path} has no column {name!r}; it has {', '.join(columns)}")
+        own, value_of = columns[name]
+        if kind != own and not {kind, own} <= set(_IN_BYTES):
+            known = " or ".join(_IN_BYTES if own in _IN_BYTES else [own])
+            raise ConfigError(f"the column {name!r} of {path} can be packed as {known}, and not as {kind!r}")
+        chosen[name] = kind, value_of
+    return chosen
 
 
 def _features(schema: pa.Schema) -> dict[str, dict[str, Any]]:
@@ -179,7 +200,7 @@ def _item(name: str, key: str, cells: dict[str, Any], columns: dict[str, _Column
             value = value_of(cell)
         except (TypeError, ValueError, SampleError) as error:
             return Unreadable(name, f"the column {field!r} cannot be read: {error}")
-        if kind in ("image", "audio", "bytes"):
+        if kind in _IN_BYTES:
             raw[field] = value
         else:
             values[field] = value

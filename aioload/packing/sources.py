@@ -49,8 +49,8 @@ def find_source(
         kind: one of `SOURCE_KINDS`, where it cannot be told.
         path_field: the column of a table that holds the path.
         seed: of the order; sorted, or as in the file, without.
-        fields: of archives, TFRecord and MDS: the fields that are wanted, with their kinds, as `Dataset` has
-            them.
+        fields: of archives, TFRecord, MDS and Parquet: the fields that are wanted, with their kinds, as
+            `Dataset` has them.
         storage_options: of an address.
 
     Raises:
@@ -157,7 +157,8 @@ def _open_folder(root: Path, asked: _Asked) -> Source:
 def _refuse_fields(kind: str, fields: Mapping[str, str] | None) -> None:
     if fields is not None:
         raise ConfigError(
-            f"fields are chosen of archives, TFRecord and MDS, and this is packed as {kind!r}; leave them out"
+            f"fields are chosen of archives, TFRecord, MDS and Parquet, and this is packed as {kind!r}; "
+            "leave them out"
         )
 
 
@@ -175,8 +176,7 @@ def _open_in_order(kind: str, paths: list[Path], asked: _Asked) -> Source:
     if not paths:
         raise ConfigError(f"there is nothing to be packed as {kind!r}")
     if kind == "parquet":
-        _refuse_fields(kind, asked.fields)
-        return parquet(paths)
+        return parquet(paths, asked.fields)
     return _of_sets([os.fspath(path) for path in paths], asked)
 
 

@@ -19,7 +19,7 @@ from .absent import ABSENT
 from .kinds import NUMERIC_KINDS, Fields, kind_of
 from .scan import Scanned, Scanner
 from .tarheader import BLOCK, BadMember, Member, member_at, padded
-from .tarresync import Reader
+from .tarresync import Asking, Reader
 from .tarsample import Sample, plain_path, sample_name, shown, split
 from .tarwalk import End, walk
 
@@ -98,6 +98,7 @@ def scan(size: int, name: str) -> Scanner:
 
     samples.finish()
     yield from samples.check(size)
+    yield from samples.join_torn(size)
     origins = _Origins(samples.links)
     if samples.links:
         yield from walk(size, origins)
@@ -134,6 +135,7 @@ class _Samples:
         self.links: set[bytes] = set()  # where hard links lead to
         self.holes: list[tuple[int, int]] = []  # what cannot be read, from and to which byte
         self._fields: list[bytes] = []
+        self._whole: frozenset[bytes] = frozenset()  # fields of the first sample that is surely whole
         self._torn = 0  # so many samples, the present one first, may lack files
         self._before: tuple[bytes | None, list[bytes]] | None = None  # behind a hole: the sample before it
         self._starts, self._hashes = array("q"), array("q")  # of each sample: where it begins, its key's hash
@@ -218,6 +220,7 @@ class _Samples:
 
     def finish(self) -> None:
         """Take it that there are no more."""
+        self._whole = frozenset(self.first or ())
         self._torn = 0  # better than no fields
         self._end_sample(self._fields)
 
@@ -242,6 +245,34 @@ class _Samples:
                     raise self._broken(
                         name, start, f"{what}: files of a key must lie side by side; sort the archive by name"
                     )
+
+    @property
+    def may_lack(self) -> bool:
+        """Whether files of the last sample may lie in what follows and cannot be read."""
+        return not self._whole.issubset(self._fields)
+
+    def join_torn(self, size: int) -> Generator[tuple[int, int], memoryview, None]:
+        """Make samples beside a hole that lack fields part of its record, since the hole may be theirs.
+
+        As records of their own they would be taken for samples without these fields, and given defaults.
+        """
+        reader, starts, torn = Reader(size), self.starts, set[int]()
+        stops = [*starts[1:].tolist(), self.stop]
+        for begin, end in self.holes:
+            row = int(np.searchsorted(starts, begin, side="right")) - 1
+            follows = row > 0 and starts[row] == begin
+            if follows and (yield from self._lacks(reader, int(starts[row - 1]), begin)):
+                torn.add(row)
+            ends = row + 1 < len(starts) and (yield from _fields_in(reader, end, stops[row])) == set()
+            if ends and (yield from self._lacks(reader, stops[row], stops[row + 1])):
+                torn.add(row + 1)
+        for row in sorted(torn, reverse=True):
+            del self._starts[row], self._hashes[row]
+
+    def _lacks(self, reader: Reader, start: int, stop: int) -> Asking[bool]:
+        """Tell whether a sample without holes lacks a field that the first whole one has."""
+        fields = yield from _fields_in(reader, start, stop)
+        return fields is not None and not self._whole <= fields
 
     def _end_sample(self, fields: list[bytes]) -> None:
         """Keep the fields of a sample if it was the first that is whole."""
@@ -307,7 +338,8 @@ def _scanned(samples: _Samples, end: End, size: int, far: npt.NDArray[np.int64])
     starts, stop, damage = samples.starts, samples.stop, end.damage
     if damage is not None:
         parts = sample_name(damage.member.name) if damage.member is not None else None
-        if parts is None or parts[0] != samples.key:
+        is_next = parts[0] != samples.key if parts is not None else not samples.may_lack
+        if is_next or not len(starts):
             starts = np.append(starts, end.place)  # else the last sample lacks something, and is no record
         stop = min(max(end.place, damage.offset) + _MOST_REST, size)
 
@@ -322,7 +354,7 @@ def _scanned(samples: _Samples, end: End, size: int, far: npt.NDArray[np.int64])
             for start, stop in samples.holes
         ),
         fields=tuple((shown(name), kind_of(shown(name))) for name in samples.first or ()),
-        facts={"end_mark": end.marked},
+        facts={"end_mark": end.marked, "may_be_cut": not end.marked and damage is None and samples.may_lack},
     )
 
 
@@ -342,6 +374,23 @@ def _name_at(start: int, size: int) -> Generator[tuple[int, int], memoryview, by
     except BadMember:
         member = None  # the file has changed meanwhile
     return b"" if member is None else member.name
+
+
+def _fields_in(reader: Reader, at: int, stop: int) -> Asking[set[bytes] | None]:
+    """Return the fields of the files between two places; None: there is a hole."""
+    fields = set()
+    while at < stop:
+        try:
+            member = yield from reader.member(at)
+        except BadMember:
+            return None
+        if member is None:
+            break
+        parts = sample_name(member.name) if member.kind != "other" else None
+        if parts is not None:
+            fields.add(parts[1])
+        at = member.stop
+    return fields
 
 
 def _key_of(name: bytes) -> bytes:

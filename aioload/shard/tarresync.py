@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from .tarheader import BLOCK, NO_DATA, BadMember, Member, header_sums, member_at, padded
 
-__all__ = ["GLANCE", "Reader", "find_header", "where_to_go_on"]
+__all__ = ["GLANCE", "Asking", "Reader", "find_header", "where_to_go_on"]
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ import pytest
 from conftest import TinySet, png
 from shard.tars import by_tarfile
 
-from aioload import Concat, ConfigError, Dataset, Loader, Mix, SampleError, ShardError, decode
+from aioload import Concat, ConfigError, Dataset, Loader, Mix, SampleError, ShardError, Skip, decode
 from aioload.packing import export
 
 WITH = (0, 1, 4, 5, 7, 9)  # numbers of the samples that have the field
@@ -294,3 +294,42 @@ def test_exports_have_what_is_stored(path: Path, tmp_path: Path) -> None:
     assert [back[n]["cls"] for n in range(COUNT)] == [
         -3 if value == -1 else value for value in EXPECTED.values()
     ]
+
+
+@pytest.mark.parametrize("name", [f"{n:05}.{field}" for n in (1, 2, 3) for field in ("bin", "cls")])
+def test_a_damaged_name_gives_no_default(tmp_path: Path, name: str) -> None:
+    """A field that is there, but whose header is damaged, is an error and never the default of its sample."""
+    data = bytearray(foreign_sets.make_tar(range(5)))
+    data[data.index(name.encode() + b"\0") + 1] ^= 0x08
+    (tmp_path / "x.tar").write_bytes(data)
+    dataset = Dataset(
+        tmp_path / "x.tar", fields={"cls": "int", "bin": "bytes"}, defaults={"cls": -1, "bin": b""}
+    )
+
+    found = labels_and_payloads(dataset)
+
+    assert found == [(n, foreign_sets.sample_bytes(n)) for n in range(5) if n != int(name[:5])]
+
+
+def labels_and_payloads(dataset: Dataset) -> list[tuple[int, bytes]]:
+    """Return what a loader gives that leaves out what is bad, one sample of five at the most."""
+    with Loader(dataset, batch_size=5, num_workers=0, on_error=Skip(limit=1)).sync() as batches:
+        return [pair for batch in batches for pair in zip(batch["cls"].tolist(), batch["bin"], strict=True)]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_an_archive_that_may_be_cut_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, again: bool
+) -> None:
+    """Cut between two files without an end mark: nothing is sure, but whoever has defaults should know."""
+    whole = foreign_sets.make_tar(range(3))
+    for name, data in (("whole", whole), ("plain", whole[:-1024]), ("cut", whole[: -1024 - 1024])):
+        (tmp_path / f"{name}.tar").write_bytes(data)
+    if again:
+        len(Dataset(tmp_path))
+        caplog.clear()
+
+    assert len(Dataset(tmp_path)) == 9
+
+    (line,) = caplog.messages
+    assert line.startswith("cut.tar has no end mark")

@@ -199,7 +199,7 @@ def test_an_archive_may_end_in_any_way(tail: bytes) -> None:
     data = by_tarfile(PLAIN).removesuffix(MARK) + tail
 
     assert samples(data) == grouped(PLAIN)
-    assert scanned(data).facts == {"end_mark": len(tail) >= 512}
+    assert scanned(data).facts == {"end_mark": len(tail) >= 512, "may_be_cut": False}
 
 
 @pytest.mark.parametrize("data", [b"", b"no archive", b"<html>" * 500, by_hand(b"a.x", b"1")[:-600]])
@@ -592,16 +592,47 @@ def test_files_of_an_inner_archive_are_no_samples(draw: st.DataObject, marked: b
     assert {key for key, _ in found} <= {"0", "1"}
 
 
-def test_a_damaged_name_costs_its_sample_and_no_other() -> None:
-    """Where the name is what is damaged, the record of the others of its key lacks a field, and says so."""
-    data = bytearray(by_tarfile(MANY))
-    data[data.index(b"3.cls\0")] ^= 0x08
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("number", range(len(MANY)))
+def test_a_damaged_name_costs_its_sample_and_no_other(form: int, number: int) -> None:
+    """What is left of a sample whose header has another name by now is part of the error, not a sample that
+    lacks a field: a default would be given for it."""
+    name = MANY[number][0]
+    data = bytearray(by_tarfile(MANY, form))
+    data[data.index(name.encode() + b"\0")] ^= 0x08
 
     found = outcomes(bytes(data))
 
-    assert [each[0] for each in found if isinstance(each, tuple)] == list("0123456")
-    assert found[3] == ("3", {"jpg": MANY[6][1]})
-    assert len(found) == 8
+    (error,) = (outcome for outcome in found if isinstance(outcome, ShardError))
+    assert [each for each in found if each is not error] == [
+        each for each in grouped(MANY) if each[0] != name[0]
+    ]
+
+
+@pytest.mark.parametrize("number", range(1, len(MANY)))
+def test_a_name_that_becomes_a_neighbor_s_leaves_no_sample_that_lacks_a_field(number: int) -> None:
+    """Damage may name the sample before, or the one behind: what comes is whole, and no other data."""
+    data = bytearray(by_tarfile(MANY))
+    place = data.index(MANY[number][0].encode() + b"\0")
+
+    for key in b"0123456":
+        if data[place] != key:
+            found = wholes_of(data[:place] + bytes([key]) + data[place + 1 :])
+            assert all(each in grouped(MANY) for each in found)
+            assert found
+
+
+@pytest.mark.parametrize("number", range(3, len(MANY) - 1))
+def test_a_cut_header_costs_a_sample_that_may_go_on_there(number: int) -> None:
+    """A sample that has lost files to a header that cannot be read is no sample without them."""
+    data = by_tarfile(MANY)
+    place = data.index(MANY[number][0].encode() + b"\0")
+
+    cut, zeros = outcomes(data[: place + 99]), outcomes(data[:place] + bytes(1024) + data[place + 1024 :])
+
+    for found in (cut, zeros):
+        assert found[:-1] == grouped(MANY)[: number // 2]
+        assert isinstance(found[-1], ShardError)
 
 
 @pytest.mark.parametrize("digit", range(11))
