@@ -9,7 +9,7 @@ from .lost import Lost, error_of
 from .making import Bar, no_bar
 from .names import MDS_INDEX, format_of, unpacked_name
 from .opening import Foreign, Opening, open_foreign
-from .place import Place, expand, place_of
+from .place import Place, expand, meant, place_of
 from .showing import first_bar
 from .walk import Outcome, walk
 from .wids import Wids, parse_wids
@@ -36,6 +36,7 @@ __all__ = [
     "list_shards",
     "looked_up",
     "matched",
+    "meant",
     "no_bar",
     "open_foreign",
     "parse_wids",

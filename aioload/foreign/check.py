@@ -83,7 +83,9 @@ def _of_shard(contents: Contents, shard: int, progress: Progress) -> list[Proble
         return [Problem(name, None, "file", lost.offset, str(lost))]
     why = damage_of(contents, shard)
     if why is None:
-        return []
+        stop = int(contents.index.shard_data[shard] + np.diff(contents.index.shard_starts)[shard])
+        cut = f"{name} ends behind byte {stop} without an end mark: it is cut short or damaged"
+        return [Problem(name, None, "file", stop, cut)] if name in contents.unmarked else []
     last = int(contents.index.shard_records[shard + 1])
     progress(int(contents.index.positions[last] - contents.index.positions[last - 1]))
     return [Problem(name, why.record, "records", why.offset, str(why))]

@@ -26,7 +26,7 @@ from .kinds import Shards, contents_of, mds_shards, tell_shards
 from .looking import missing
 from .lost import Losses, error_of
 from .making import Bar, Known, Making, make, no_bar, take_over
-from .names import MDS_INDEX
+from .names import MDS_INDEX, in_short
 
 if TYPE_CHECKING:
     from ..shard.sidecar import Sidecar
@@ -216,6 +216,12 @@ def _warn(sidecar: Sidecar, label: str) -> None:
             _log.warning("%s cannot be read to its end: %s", name, damage)
         if loss is not None:
             _log.warning("all records of a shard are lost: %s", error_of(loss, name))
+    if sidecar.unmarked:
+        _log.warning(
+            "without an end mark: %s. If an archive was cut between two files, nothing else tells that some "
+            "are missing",
+            in_short(sidecar.unmarked),
+        )
     if sidecar.wants_sums and not sidecar.is_summed:
         without = sidecar.summed.count(False) - sum(loss is not None for loss in sidecar.losses)
         _log.warning(

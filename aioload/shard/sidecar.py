@@ -107,6 +107,17 @@ class Sidecar:
             summed or loss is not None for summed, loss in zip(self.summed, self.losses, strict=True)
         )
 
+    @property
+    def unmarked(self) -> frozenset[str]:
+        """Names of archives that can be read to an end which they do not mark, as if cut there."""
+        return frozenset(
+            name
+            for name, told, damage, loss in zip(
+                self.index.shards, self.learnt_of, self.damage, self.losses, strict=True
+            )
+            if damage is None and loss is None and not self.learnt[told][1].get("end_mark", True)
+        )
+
     def part(self, shard: int) -> Part:
         """Return what is known of one shard, by its number."""
         index = self.index

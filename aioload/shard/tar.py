@@ -128,12 +128,14 @@ class _Samples:
         self.shard = shard
         self.stop = 0  # where the bytes of the last sample end
         self.key: bytes | None = None
-        self.first: list[bytes] | None = None  # fields of the first sample
+        self.first: dict[bytes, None] | None = None  # fields of the first sample
         self.links: set[bytes] = set()  # where hard links lead to
         self.holes: list[tuple[int, int]] = []  # what cannot be read, from and to which byte
-        self._fields: list[bytes] = []
+        self._fields: dict[bytes, None] = {}  # no list, for a sample can have thousands
         self._torn = 0  # so many samples, the present one first, may lack files
-        self._before: tuple[bytes | None, list[bytes]] | None = None  # behind a hole: the sample before it
+        self._before: tuple[bytes | None, dict[bytes, None]] | None = (
+            None  # behind a hole: the sample before it
+        )
         self._starts, self._hashes = array("q"), array("q")  # of each sample: where it begins, its key's hash
 
     def files(self, names: list[bytes], starts: Array, stops: Array) -> None:
@@ -156,13 +158,13 @@ class _Samples:
             if name[:dot] != key:
                 if self.first is None and key is not None:
                     self._end_sample(fields)
-                key, fields = name[:dot], [suffix]
+                key, fields = name[:dot], {suffix: None}
                 begun.append(number)
                 hashes.append(hash(key))
             elif suffix in fields:
                 raise self._twice(name, int(starts[number]))
             else:
-                fields.append(suffix)
+                fields[suffix] = None
 
         self.key, self._fields = key, fields
         if last >= 0:
@@ -183,13 +185,13 @@ class _Samples:
         self.stop = member.data_stop
         if key != self.key:
             self._end_sample(self._fields)
-            self.key, self._fields = key, [suffix]
+            self.key, self._fields = key, {suffix: None}
             self._starts.append(member.start)
             self._hashes.append(hash(key))
         elif suffix in self._fields:
             raise self._twice(member.name, member.start)
         else:
-            self._fields.append(suffix)
+            self._fields[suffix] = None
 
     def hole(self, start: int, stop: int, name: bytes) -> None:
         """Take it that a member is damaged, whose name may be another; its record cannot be read."""
@@ -199,7 +201,7 @@ class _Samples:
         if key == self.key or self._before is not None:  # right behind a hole is more of it
             return
         self._before = self.key, self._fields
-        self.key, self._fields = key, []
+        self.key, self._fields = key, {}
         self._starts.append(start)
         self._hashes.append(hash((start,)))  # as of no other key, since it is not known whose file it was
 
@@ -241,7 +243,7 @@ class _Samples:
                         name, start, f"{what}: files of a key must lie side by side; sort the archive by name"
                     )
 
-    def _end_sample(self, fields: list[bytes]) -> None:
+    def _end_sample(self, fields: dict[bytes, None]) -> None:
         """Keep the fields of a sample if it was the first that is whole."""
         if self.first is None and fields and not self._torn:
             self.first = fields
