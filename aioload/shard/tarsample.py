@@ -43,6 +43,8 @@ def split(record: memoryview, wanted: frozenset[str] | None = None) -> Sample:
     """
     # hot: once a record; guarded by benchmarks/index_tar.py
     at, size, sample = 0, len(record), Sample()
+    others: bytes | None = None  # another sample before this one
+    is_linked = False
     odd: dict[str, Member] = {}  # fields whose bytes are not simply there
 
     while at < size:
@@ -60,7 +62,9 @@ def split(record: memoryview, wanted: frozenset[str] | None = None) -> Sample:
         if parts is None or (member is not None and member.kind == "other"):
             continue
         if parts[0] != sample.key:
+            others, is_linked = sample.key, False
             sample, odd = Sample(parts[0]), {}
+        is_linked |= member is not None and member.kind == "link"
 
         suffix = parts[1].decode("utf-8", "backslashreplace")
         if suffix in sample.views or suffix in sample.others:
@@ -72,6 +76,10 @@ def split(record: memoryview, wanted: frozenset[str] | None = None) -> Sample:
         if member is not None and (member.kind != "file" or member.sparse is not None):
             odd[suffix] = member
 
+    if others and not is_linked:
+        raise _broken(
+            sample.key, f"it begins with files of {shown(others)!r}: the archive is not what was indexed"
+        )
     if odd:
         sample.views |= _contents(record, odd, sample.key)
     return sample

@@ -150,6 +150,19 @@ def test_sparse_files_of_a_sample_cannot_ask_for_everything_together() -> None:
     assert {len(view) for view in linked.values()} == {100 << 20}
 
 
+def test_files_of_two_samples_are_no_record() -> None:
+    """As where an archive has changed since it was indexed: neither of them is taken for all there is."""
+    before = by_tarfile([("a.x", b"1"), ("a.y", b"2"), ("b.x", b"3")])
+    now = by_tarfile([("a.x", b"1"), ("q.y", b"2"), ("b.x", b"3")])
+
+    first, last = records(now, scanned(before))
+
+    with pytest.raises(ShardError, match="begins with files of 'a'") as caught:
+        split(first)
+    assert caught.value.key == "q"
+    assert split(last).key == b"b"
+
+
 def test_a_sample_of_thousands_of_files_takes_no_longer_than_thousands_of_samples() -> None:
     """Fields are looked up and links are followed in one go, not each among all others."""
     count = 20_000
