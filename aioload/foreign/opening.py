@@ -18,7 +18,7 @@ import anyio.to_thread
 
 from ..errors import NotFoundError
 from ..shard.mdsindex import MdsIndex, MdsShard, parse_mds_index
-from ..storage import Packed, close
+from ..storage import Packed, close, read
 from .build import ASKED_AT_ONCE, look_at_all
 from .contents import Contents
 from .keep import Kept
@@ -36,6 +36,7 @@ __all__ = ["Foreign", "Opening", "open_foreign"]
 
 _log = logging.getLogger("aioload.index")
 
+_GLANCE_BYTES = 4096
 _NOTHING_KNOWN = Known({}, {}, wants_sums=False)
 
 Unpack = Callable[["Storage", Mapping[str, Packed]], "Storage"]
@@ -94,6 +95,8 @@ class _Files:
     """What tells the content of each from another of that size."""
     losses: Losses
     """Told of those that cannot be had."""
+    is_guess: bool
+    """Whether some have no version, but what some of their bytes tell."""
 
     @property
     def shards(self) -> tuple[str, ...]:
@@ -142,14 +145,20 @@ async def _look_up(foreign: Foreign, storage: Storage, *, is_tolerant: bool) -> 
     if foreign.mds is not None:
         mds = _as_it_lies(parse_mds_index(foreign.mds, f"{foreign.label}/{MDS_INDEX}"), foreign.folder)
         names = tuple(_stored(mds))
-    sizes, versions = [-1] * len(names), [None] * len(names)
+    sizes = [-1] * len(names)
+    versions: list[str | None] = [None] * len(names)
     losses = Losses(names, is_tolerant=is_tolerant)
     version = getattr(storage, "version", None)
+    is_guess = False
 
     async def look(number: int) -> None:
         with losses.noted(number):
+            nonlocal is_guess
             size = await storage.size(names[number])
             versions[number] = None if version is None else await version(names[number])
+            if version is not None and versions[number] is None:
+                versions[number] = await _glance(storage, names[number], size)
+                is_guess = True
             sizes[number] = size
 
     try:
@@ -157,7 +166,16 @@ async def _look_up(foreign: Foreign, storage: Storage, *, is_tolerant: bool) -> 
         losses.check()
     except NotFoundError as error:
         raise await missing(storage, error) from error
-    return _Files(mds, names, tuple(sizes), tuple(versions), losses)
+    return _Files(mds, names, tuple(sizes), tuple(versions), losses, is_guess)
+
+
+async def _glance(storage: Storage, name: str, size: int) -> str:
+    """Return a sum of some bytes of a file, for a server that tells no version of it from another."""
+    parts = [
+        await read(storage, name, start, min(start + _GLANCE_BYTES, size))
+        for start in sorted({0, size // 2, max(size - _GLANCE_BYTES, 0)})
+    ]
+    return f"bytes {hashlib.blake2b(b''.join(parts), digest_size=16).hexdigest()}"
 
 
 async def _kept_or_made(
@@ -168,14 +186,18 @@ async def _kept_or_made(
         return await _make(foreign, files, storage, unpack, opening, _NOTHING_KNOWN)
     kept = Kept(foreign.label, foreign.root, files.names, foreign.folder)
     key = files.key(foreign.mds)
+    is_doubted = opening.is_renewal and files.is_guess
     found = await anyio.to_thread.run_sync(kept.load, key)
-    if found is not None and _is_enough(found, opening):
+    if found is not None and _is_enough(found, opening) and not is_doubted:
         return found
     async with kept.alone():
         again = await anyio.to_thread.run_sync(kept.load, key)
-        if again is not None and _is_enough(again, opening):
+        if again is not None and _is_enough(again, opening) and not is_doubted:
             return again
         known = await anyio.to_thread.run_sync(lambda: take_over(files.shards, files.marks, kept.others()))
+        if is_doubted:
+            opening = replace(opening, checksums=opening.checksums or known.wants_sums)
+            known = replace(_NOTHING_KNOWN, wants_sums=known.wants_sums)
         made = await _make(foreign, files, storage, unpack, opening, known)
         made = replace(made, key=key, marks=files.marks)
         await anyio.to_thread.run_sync(kept.save, made)
