@@ -139,11 +139,14 @@ class Crew(Work):
 
     async def _elsewhere(self, job: Callable[..., T], *arguments: Any) -> T | None:
         """Have a job done by a process; None: they have died, and are not called in again."""
-        assert self._executor is not None, "somebody has called them in"
+        executor = self._executor
+        if executor is None:  # they have died since whoever asks was told of them
+            return None
         try:
-            return await asyncio.wrap_future(self._executor.submit(job, *arguments))
+            return await asyncio.wrap_future(executor.submit(job, *arguments))
         except BrokenProcessPool:
-            _log.warning("a process that looked through shards died, perhaps for want of memory")
+            if self._executor is executor:  # all that are at work hear of it
+                _log.warning("a process that looked through shards died, perhaps for want of memory")
             self._most = 1
             await self._dismiss()
             return None
