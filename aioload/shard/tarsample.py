@@ -163,9 +163,14 @@ def _origins(record: memoryview) -> dict[int, Member | None]:
 
 
 def _members(record: memoryview) -> Iterator[Member]:
-    at = 0
-    while at < len(record):
-        member = _member(record, at)
+    at, size = 0, len(record)
+    while at < size:
+        simple = ordinary(record, at)
+        if simple is not None and simple[1] + simple[2] <= size:
+            name, start, length = simple
+            member = Member(at, name, "file", start, start + length)
+        else:
+            member = _member(record, at)
         yield member
         at = member.stop
 
