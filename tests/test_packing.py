@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import multiprocessing
@@ -9,6 +10,7 @@ import os
 import shutil
 import signal
 import tarfile
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +23,16 @@ from hypothesis import strategies as st
 from PIL import Image
 from shard.tars import by_tarfile
 
-from aioload import ConfigError, Dataset, NotFoundError, SampleError, ShardError, WorkerError, Writer
+from aioload import (
+    AioloadError,
+    ConfigError,
+    Dataset,
+    NotFoundError,
+    SampleError,
+    ShardError,
+    WorkerError,
+    Writer,
+)
 from aioload.foreign import expand
 from aioload.packing import PackReport, Recipe, Source, Unreadable, find_source, pack
 
@@ -492,6 +503,17 @@ def test_an_archive_without_an_end_mark_is_told(tmp_path: Path) -> None:
     assert "without an end mark" in report.unreadable[0].reason
 
 
+@pytest.mark.parametrize("data", [bytes(1024), by_tarfile([("readme", b"of no sample")])])
+def test_archives_without_samples_are_nothing_to_pack(tmp_path: Path, data: bytes) -> None:
+    """They are good archives, and an empty set; the error says so and leaves nothing behind."""
+    (tmp_path / "a.tar").write_bytes(data)
+
+    with pytest.raises(ConfigError, match="source is empty"):
+        packed(find_source([tmp_path / "a.tar"]), tmp_path / "set")
+
+    assert not (tmp_path / "set").exists()
+
+
 def test_records_that_fail_their_sum_are_left_out(tmp_path: Path) -> None:
     """Where an index has sums of an archive, a changed byte is found, and costs one record."""
     path, data = tmp_path / "a.tar", bytearray(by_tarfile([("a.bin", b"one"), ("b.bin", b"two")]))
@@ -832,6 +854,57 @@ def test_an_empty_cell_of_a_parquet_table_is_left_out_and_told(tmp_path: Path) -
     assert [bad.name for bad in report.unreadable] == [f"row 1 of {tmp_path / 'rows.parquet'}"]
     with pytest.raises(SampleError, match=r"row 1 of .*'label' is empty"):
         pack(find_source([tmp_path / "rows.parquet"]), tmp_path / "other")
+
+
+@pytest.mark.parametrize("kind", [pa.bool_(), pa.float32(), pa.int64()])
+def test_an_empty_place_in_a_list_is_no_number(tmp_path: Path, kind: pa.DataType) -> None:
+    """What numpy would take for False or NaN is as bad as an empty cell, however deep the list."""
+    flat, deep = pa.list_(kind), pa.list_(pa.list_(kind))
+    rows = {
+        "flat": pa.array([[1, 0], [1, None], [0, 0], [1, 1]], pa.list_(pa.int64())).cast(flat),
+        "deep": pa.array([[[0]], [[1]], [[1], [None]], [[1]]], pa.list_(pa.list_(pa.int64()))).cast(deep),
+    }
+    pq.write_table(pa.table(rows), tmp_path / "rows.parquet")
+
+    report, dataset = packed(find_source([tmp_path / "rows.parquet"]), tmp_path / "set", skip_bad=True)
+
+    assert [bad.name.split()[1] for bad in report.unreadable] == ["1", "2"]
+    assert [dataset[record]["flat"].tolist() for record in range(2)] == [[1, 0], [1, 1]]
+
+
+def test_a_column_that_comes_twice_is_refused(tmp_path: Path) -> None:
+    """Rows have one value of a name, so one of the two would be lost."""
+    pq.write_table(pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["a", "a"]), tmp_path / "a.parquet")
+
+    with pytest.raises(ConfigError, match="column 'a' twice"):
+        find_source([tmp_path / "a.parquet"])
+
+
+@given(where=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7), cut=st.booleans())
+def test_a_damaged_parquet_table_is_an_error_of_ours(where: float, bit: int, cut: bool) -> None:
+    """Whatever is cut or flipped: rows, or what is wrong; other tables are packed all the same."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        rows = {
+            "n": list(range(200)),
+            "text": [f"text {n}" for n in range(200)],
+            "list": [[n] for n in range(200)],
+        }
+        for number in range(2):
+            pq.write_table(pa.table(rows), folder / f"{number}.parquet")
+        data = bytearray((folder / "0.parquet").read_bytes())
+        data[int(where * len(data))] ^= 1 << bit
+        (folder / "0.parquet").write_bytes(data[: int(where * len(data))] if cut else data)
+
+        with contextlib.suppress(AioloadError):  # its columns or its end are damaged
+            report = pack(find_source([folder / "{0..1}.parquet"]), folder / "set", skip_bad=True)
+            assert report.records + len(report.unreadable) >= 200
+            assert [
+                Dataset(folder / "set")[report.records - 1][field] for field in rows if field != "list"
+            ] == [
+                199,
+                "text 199",
+            ]
 
 
 def test_any_number_of_parquet_tables_is_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

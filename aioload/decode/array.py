@@ -78,7 +78,10 @@ class NDArray:
         layout = _layout(bytes(data[:start]))
         if len(data) != start + layout.data_bytes:
             raise _wrong_size(len(data), start + layout.data_bytes)
-        return np.ndarray(layout.shape, layout.dtype, data, start, None, layout.order)
+        try:
+            return np.ndarray(layout.shape, layout.dtype, data, start, None, layout.order)
+        except ValueError as error:  # sides without end beside one of 0, or more of them than numpy has
+            raise _impossible(layout.shape, str(error)) from error
 
 
 def npy_layout(data: bytes | memoryview) -> NpyLayout | None:
@@ -138,7 +141,20 @@ def _layout(header: bytes) -> NpyLayout:
         )
     if min(shape, default=0) < 0:
         raise SampleError(f"the header of this .npy array has the shape {shape}", category="broken")
-    return NpyLayout(dtype, shape, order, int(np.prod(shape, dtype=object)) * dtype.itemsize)
+    count = int(np.prod(shape, dtype=object))
+    if count > len(header) and not dtype.itemsize:  # whoever goes through them would never come to an end
+        raise _impossible(shape, "its values take no bytes")
+    return NpyLayout(dtype, shape, order, count * dtype.itemsize)
+
+
+def _impossible(shape: tuple[int, ...], why: str) -> SampleError:
+    """Make the error for a header that says what no array can be."""
+    return SampleError(
+        f"the header of this .npy array gives it {len(shape)} sides of {shape!s:.80}: {why}; write the "
+        "record again from its source",
+        category="broken",
+        cause=why,
+    )
 
 
 def _wrong_size(found: int, expected: int) -> SampleError:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..storage import Storage
     from .contents import Contents
 
-__all__ = ["UNPROTECTED", "check_records"]
+__all__ = ["UNPROTECTED", "check_records", "unmarked"]
 
 UNPROTECTED = {
     "tar": "no sum protects the members' bytes, only their headers; `aioload index --checksums` sums them",
@@ -84,10 +84,30 @@ def _of_shard(contents: Contents, shard: int, progress: Progress) -> list[Proble
         return [Problem(name, None, "file", lost.offset, str(lost))]
     why = damage_of(contents, shard)
     if why is None:
-        return []
+        stop = _end(contents, shard)
+        return [Problem(name, None, "file", stop, _cut(name, stop))] if name in contents.unmarked else []
     last = int(contents.index.shard_records[shard + 1])
     progress(int(contents.index.positions[last] - contents.index.positions[last - 1]))
     return [Problem(name, why.record, "records", why.offset, str(why))]
+
+
+def unmarked(contents: Contents) -> Iterator[tuple[str, str]]:
+    """Yield the name of each archive that ends without a mark, and what may be wrong.
+
+    Nobody would miss what an archive that was cut between two files has lost.
+    """
+    for shard, name in enumerate(contents.index.shards):
+        if name in contents.unmarked:
+            yield name, _cut(name, _end(contents, shard))
+
+
+def _end(contents: Contents, shard: int) -> int:
+    """Return the byte where the last record of a shard ends."""
+    return int(contents.index.shard_data[shard] + np.diff(contents.index.shard_starts)[shard])
+
+
+def _cut(name: str, stop: int) -> str:
+    return f"{name} ends behind byte {stop} without an end mark: it is cut short or damaged"
 
 
 class _InOrder:

@@ -45,6 +45,8 @@ class Contents:
     """Of each shard, why its last record cannot be read; None: all can."""
     lost: Mapping[str, Loss] = field(default_factory=dict)
     """By name, why nothing of a shard can be had; whoever reads its records is told."""
+    unmarked: frozenset[str] = frozenset()
+    """Names of archives that do not say that they end where they do, as if they had been cut there."""
 
 
 def with_defaults(contents: Contents, names: Collection[str]) -> Contents:

@@ -176,7 +176,15 @@ def contents_of(
         if loss is not None
     }
     return Contents(
-        sidecar.format, cut, fields, encodings, index, packed=packed, damage=sidecar.damage, lost=lost
+        sidecar.format,
+        cut,
+        fields,
+        encodings,
+        index,
+        packed=packed,
+        damage=sidecar.damage,
+        lost=lost,
+        unmarked=sidecar.unmarked,
     )
 
 

@@ -29,9 +29,20 @@ def looked_up(place: Place) -> Place:
 
     Raises:
         ConfigError: there is nothing.
+        StorageError: the disk does not tell, or nobody may ask.
     """
     if place.is_address:
         return place
+    try:
+        return _looked_up(place)
+    except OSError as error:  # which pathlib takes for an answer only where there is no such file
+        raise StorageError(
+            f"cannot look at {place.root}: {error.strerror}; check the path, and who may read it",
+            errno=error.errno,
+        ) from error
+
+
+def _looked_up(place: Place) -> Place:
     paths = [place.root] if place.names is None else [str(Path(place.root) / name) for name in place.names]
     if any(glob.has_magic(path) for path in paths):
         return _without_stars(place, paths)

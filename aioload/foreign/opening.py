@@ -18,7 +18,7 @@ import anyio.to_thread
 
 from ..errors import NotFoundError
 from ..shard.mdsindex import MdsIndex, MdsShard, parse_mds_index
-from ..storage import Packed, close
+from ..storage import Packed, close, read
 from .build import ASKED_AT_ONCE, look_at_all
 from .contents import Contents
 from .keep import Kept
@@ -26,7 +26,7 @@ from .kinds import Shards, contents_of, mds_shards, tell_shards
 from .looking import missing
 from .lost import Losses, error_of
 from .making import Bar, Known, Making, make, no_bar, take_over
-from .names import MDS_INDEX
+from .names import MDS_INDEX, in_short
 
 if TYPE_CHECKING:
     from ..shard.sidecar import Sidecar
@@ -40,6 +40,7 @@ DAMAGE_LOG = "aioload.index.damage"
 _log = logging.getLogger("aioload.index")
 _damage_log = logging.getLogger(DAMAGE_LOG)
 
+_GLANCE_BYTES = 4096
 _NOTHING_KNOWN = Known({}, {}, wants_sums=False)
 
 Unpack = Callable[["Storage", Mapping[str, Packed]], "Storage"]
@@ -98,6 +99,8 @@ class _Files:
     """What tells the content of each from another of that size."""
     losses: Losses
     """Told of those that cannot be had."""
+    is_guess: bool
+    """Whether some have no version, but what some of their bytes tell."""
 
     @property
     def shards(self) -> tuple[str, ...]:
@@ -146,14 +149,20 @@ async def _look_up(foreign: Foreign, storage: Storage, *, is_tolerant: bool) -> 
     if foreign.mds is not None:
         mds = _as_it_lies(parse_mds_index(foreign.mds, f"{foreign.label}/{MDS_INDEX}"), foreign.folder)
         names = tuple(_stored(mds))
-    sizes, versions = [-1] * len(names), [None] * len(names)
+    sizes = [-1] * len(names)
+    versions: list[str | None] = [None] * len(names)
     losses = Losses(names, is_tolerant=is_tolerant)
     version = getattr(storage, "version", None)
+    is_guess = False
 
     async def look(number: int) -> None:
         with losses.noted(number):
+            nonlocal is_guess
             size = await storage.size(names[number])
             versions[number] = None if version is None else await version(names[number])
+            if version is not None and versions[number] is None:
+                versions[number] = await _glance(storage, names[number], size)
+                is_guess = True
             sizes[number] = size
 
     try:
@@ -161,7 +170,16 @@ async def _look_up(foreign: Foreign, storage: Storage, *, is_tolerant: bool) -> 
         losses.check()
     except NotFoundError as error:
         raise await missing(storage, error) from error
-    return _Files(mds, names, tuple(sizes), tuple(versions), losses)
+    return _Files(mds, names, tuple(sizes), tuple(versions), losses, is_guess)
+
+
+async def _glance(storage: Storage, name: str, size: int) -> str:
+    """Return a sum of some bytes of a file, for a server that tells no version of it from another."""
+    parts = [
+        await read(storage, name, start, min(start + _GLANCE_BYTES, size))
+        for start in sorted({0, size // 2, max(size - _GLANCE_BYTES, 0)})
+    ]
+    return f"bytes {hashlib.blake2b(b''.join(parts), digest_size=16).hexdigest()}"
 
 
 async def _kept_or_made(
@@ -172,14 +190,18 @@ async def _kept_or_made(
         return await _make(foreign, files, storage, unpack, opening, _NOTHING_KNOWN)
     kept = Kept(foreign.label, foreign.root, files.names, foreign.folder)
     key = files.key(foreign.mds)
+    is_doubted = opening.is_renewal and files.is_guess
     found = await anyio.to_thread.run_sync(kept.load, key)
-    if found is not None and _is_enough(found, opening):
+    if found is not None and _is_enough(found, opening) and not is_doubted:
         return found
     async with kept.alone():
         again = await anyio.to_thread.run_sync(kept.load, key)
-        if again is not None and _is_enough(again, opening):
+        if again is not None and _is_enough(again, opening) and not is_doubted:
             return again
         known = await anyio.to_thread.run_sync(lambda: take_over(files.shards, files.marks, kept.others()))
+        if is_doubted:
+            opening = replace(opening, checksums=opening.checksums or known.wants_sums)
+            known = replace(_NOTHING_KNOWN, wants_sums=known.wants_sums)
         made = await _make(foreign, files, storage, unpack, opening, known)
         made = replace(made, key=key, marks=files.marks)
         await anyio.to_thread.run_sync(kept.save, made)
@@ -220,12 +242,12 @@ def _warn(sidecar: Sidecar, label: str) -> None:
             _damage_log.warning("%s cannot be read to its end: %s", name, damage)
         if loss is not None:
             _damage_log.warning("all records of a shard are lost: %s", error_of(loss, name))
-    for name, number in zip(sidecar.index.shards, sidecar.learnt_of, strict=True):
-        if sidecar.learnt[number][1].get("may_be_cut"):
-            _log.warning(
-                "%s has no end mark, and its last sample lacks a field that others have: it may be cut there",
-                name,
-            )
+    if sidecar.unmarked:
+        _damage_log.warning(
+            "without an end mark: %s. If an archive was cut between two files, nothing else tells that some "
+            "are missing",
+            in_short(sidecar.unmarked),
+        )
     if sidecar.wants_sums and not sidecar.is_summed:
         without = sidecar.summed.count(False) - sum(loss is not None for loss in sidecar.losses)
         _log.warning(

@@ -1,4 +1,4 @@
-"""Place: which files a source names, relative to one folder or address; pure.
+"""Place: which files a source names, relative to one folder or address; nothing is read for it.
 
 A source is a folder, a file, a pattern such as `train-{000..099}.tar`, the address of one of these, or a list
 of files. All files of a set lie under one root, so that one storage serves them. A name with a star stands
@@ -18,11 +18,12 @@ from ..errors import ConfigError
 from ..storage.address import Address
 from .names import is_file
 
-__all__ = ["Place", "common", "expand", "origin_of", "place_of"]
+__all__ = ["Place", "common", "expand", "meant", "origin_of", "place_of"]
 
 _RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})")  # of longer numbers Python makes none
 _BRACES = re.compile(rf"\{{(?:{_RANGE.pattern}|[^{{}}]*,[^{{}}]*)\}}")
 _NESTED = re.compile(r"\{[^}]*\{")
+_MARKS = ("{", "::", "pipe:")  # what has a meaning in a pattern, but is no more than odd in a name
 _MOST_NAMES = 1_000_000  # of a pattern: a mistake in it must not fill the memory
 _WEB = ("http://", "https://")
 _IN_BRACKETS = re.compile(r"\[[^\]]*\]")  # as in http://[::1]/
@@ -44,7 +45,7 @@ class Place:
 
 
 def place_of(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Place:
-    """Return the place that a source names, without looking there.
+    """Return the place that a source names, not looking there but for odd names of files.
 
     A single address is that of a file if its name says so, as in `….tar`; else that of a folder. What a
     single local path is, only the disk can tell: it is returned as a root.
@@ -55,18 +56,24 @@ def place_of(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) 
     """
     if isinstance(source, (str, os.PathLike)):
         text = os.fspath(source)
-        names = expand(text)
+        names = meant(text)
         if names == [text] and not ("://" in text and _names_files(_path_of(text))):
             return Place(text)
         return common(names)
     try:
         texts = [os.fspath(each) for each in source]
-        names = [name for text in texts for name in expand(text)]
+        names = [name for text in texts for name in meant(text)]
     except TypeError as error:
         raise ConfigError(f"a source is a path, an address or a list of such, got {source!r}") from error
     if not names:
         raise ConfigError("an empty list names no shard; give at least one")
     return common(names)
+
+
+def meant(text: str) -> list[str]:
+    """Return what a text names: itself, where a file is called so, else what its braces stand for."""
+    is_file = "://" not in text and any(mark in text for mark in _MARKS) and os.path.lexists(text)
+    return [text] if is_file else expand(text)
 
 
 def expand(pattern: str) -> list[str]:

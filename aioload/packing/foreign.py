@@ -8,10 +8,9 @@ from typing import Any
 from ..dataset import Dataset
 from ..decode import Decoder
 from ..errors import AioloadError, ShardError
-from ..foreign import for_commands
+from ..foreign import for_commands, unmarked
 from ..shard.kinds import NUMERIC_KINDS
 from ..shard.tarsample import shown, split
-from .ends import unmarked
 from .items import Item, Source, Unreadable
 from .values import plain
 
@@ -69,7 +68,7 @@ def _items(dataset: Dataset, *, all_fields: bool) -> Iterator[Item | Unreadable]
         except AioloadError as error:
             yield Unreadable(name, for_commands(error))
     if is_tar:
-        yield from (Unreadable(name, why, cost=0) for name, why in unmarked(dataset))
+        yield from (Unreadable(name, why, cost=0) for name, why in unmarked(dataset.contents))
 
 
 def _item(
@@ -107,7 +106,7 @@ def _strict(dataset: Dataset) -> Cut:
         if sample.views.keys() != fields.keys():
             what = (
                 f"{key} has the fields {', '.join(sample.views)}, the first sample has {', '.join(fields)}; "
-                "all must have the same; fields={…} chooses some that all have (--field NAME=KIND)"
+                "all must have the same"
             )
             raise ShardError(what, what=what, key=key, fields=sorted(sample.views))
         return key, sample.views

@@ -83,6 +83,8 @@ def pack(
         StorageError: the disk failed.
         WorkerError: a process died.
     """
+    if not source.fields:  # nor records that have any
+        raise _nothing()
     recipe = _check(replace(recipe or Recipe(), kinds=source.fields), num_workers)
     check_hides_nothing(os.fspath(destination), storage_options)
     started = time.monotonic()
@@ -179,7 +181,7 @@ def _extent(outcome: Prepared | Unreadable) -> tuple[int, int]:
 
 def _require_readable(unreadable: list[Unreadable], records: int, noun: str, *, skip_bad: bool) -> None:
     if not unreadable and not records:
-        raise ConfigError("nothing to pack: the source is empty")
+        raise _nothing()
 
     if unreadable and not (skip_bad and records):
         first = unreadable[0]
@@ -189,3 +191,7 @@ def _require_readable(unreadable: list[Unreadable], records: int, noun: str, *, 
             unreadable=tuple(unreadable),
             noun=noun,
         )
+
+
+def _nothing() -> ConfigError:
+    return ConfigError("nothing to pack: the source is empty")

@@ -13,12 +13,13 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import ConfigError, SampleError, ShardError
+from ..errors import AioloadError, ConfigError, SampleError, ShardError, StorageError
 from .items import Item, Source, Unreadable, printable
 
 if TYPE_CHECKING:
@@ -39,11 +40,15 @@ def parquet(paths: list[Path], wanted: Mapping[str, str] | None = None) -> Sourc
         wanted: columns that are to become fields, and their kinds; None: all.
 
     Raises:
-        ConfigError: pyarrow is not installed, a column's name or type cannot be, or is not as wanted.
+        ConfigError: pyarrow is not installed, a column's name or type cannot be or is not as wanted, or it
+            comes twice.
         ShardError: a file is no Parquet table, or has other columns than the first.
     """
     with _opened(paths[0]) as first:
         schema = first.schema_arrow
+    twice = {name for name in schema.names if schema.names.count(name) > 1}
+    if twice:
+        raise ConfigError(f"{paths[0]} has the column {min(twice)!r} twice; give each a name of its own")
     names = _class_names(schema)
     num_rows = 0
     for path in paths:
@@ -74,11 +79,14 @@ def _opened(path: Path) -> Iterator[pq.ParquetFile]:
             "reading Parquet needs pyarrow; install it with: pip install 'torch-aioload[parquet]'"
         ) from error
     try:
-        table = pq.ParquetFile(path)
-    except pa.ArrowInvalid as error:
-        raise ShardError(f"{path} is no Parquet table: {error}", shard=str(path)) from error
-    with table:
-        yield table
+        with pq.ParquetFile(path) as table:
+            yield table
+    except AioloadError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # the disk's; of damage it has none
+            raise StorageError(f"{path} cannot be read: {error.strerror}", errno=error.errno) from error
+        raise ShardError(f"{path} is no Parquet table, or damaged: {error}", shard=str(path)) from error
 
 
 _Column = tuple[str, Callable[[Any], Any]]
@@ -112,7 +120,7 @@ def _features(schema: pa.Schema) -> dict[str, dict[str, Any]]:
     try:
         info = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
         return {name: _feature(feature) for name, feature in info.items() if name in schema.names}
-    except (KeyError, ValueError, TypeError, AttributeError):
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
         return {}
 
 
@@ -164,7 +172,18 @@ def _number_in(cell: Any) -> Any:
 
 
 def _as_array(dtype: Any) -> Callable[[Any], Any]:
-    return lambda value: np.asarray(value, dtype)
+    def array(value: Any) -> Any:
+        if _has_gap(value):  # numpy takes it for a number, or for False
+            raise ValueError("a place in its list is empty")
+        return np.asarray(value, dtype)
+
+    return array
+
+
+def _has_gap(value: list[Any]) -> bool:
+    """Tell whether a list, or a list in it, has an empty place."""
+    are_lists = isinstance(value[0], list) if value else False
+    return None in value or (are_lists and any(map(_has_gap, value)))
 
 
 def _cell_bytes(cell: Any) -> bytes:
@@ -180,13 +199,40 @@ def _items(paths: list[Path], columns: dict[str, _Column]) -> Iterator[Item | Un
     numbers = itertools.count()
     for path in paths:
         for row, cells in enumerate(_rows(path, list(columns))):
-            yield _item(f"row {row} of {printable(os.fspath(path))}", f"{next(numbers):09}", cells, columns)
+            name = f"row {row} of {printable(os.fspath(path))}"
+            if isinstance(cells, Unreadable):
+                yield replace(cells, name=f"{name} and what follows" if cells.cost > 1 else name)
+            else:
+                yield _item(name, f"{next(numbers):09}", cells, columns)
 
 
-def _rows(path: Path, columns: list[str]) -> Iterator[dict[str, Any]]:
-    with _opened(path) as table:
-        for batch in table.iter_batches(batch_size=_BATCH_ROWS, columns=columns):
-            yield from batch.to_pylist()
+def _rows(path: Path, columns: list[str]) -> Iterator[dict[str, Any] | Unreadable]:
+    """Yield the cells of each row; what is damaged stands for itself, or for all rows from there on."""
+    said = left = 0
+    try:
+        with _opened(path) as table:
+            said = left = table.metadata.num_rows
+            for batch in table.iter_batches(batch_size=_BATCH_ROWS, columns=columns):
+                left -= len(batch)
+                yield from _cells(batch)
+    except ShardError as error:
+        yield Unreadable("", str(error), max(left, 1))
+    else:
+        if left:
+            why = f"the table says it has {said} rows, and there are {said - left}: it is damaged"
+            yield Unreadable("", why, max(left, 1))
+
+
+def _cells(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | Unreadable]:
+    """Yield the cells of each row of a batch; text that is none spoils no other row."""
+    try:
+        yield from batch.to_pylist()
+    except (ValueError, OverflowError) as error:
+        if len(batch) == 1:
+            yield Unreadable("", f"a cell cannot be read: {error}")
+            return
+        for row in range(len(batch)):
+            yield from _cells(batch.slice(row, 1))
 
 
 def _item(name: str, key: str, cells: dict[str, Any], columns: dict[str, _Column]) -> Item | Unreadable:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..dataset import Dataset
 from ..errors import ConfigError, NotFoundError, StorageError
-from ..foreign import MDS_INDEX, expand, files_like, format_of, unpacked_name
+from ..foreign import MDS_INDEX, files_like, format_of, meant, unpacked_name
 from ..shard.format import MANIFEST_NAME
 from .folders import Listing, class_folder, flat_folder, list_folder
 from .foreign import foreign
@@ -74,7 +74,7 @@ def find_source(
 
 def _found(path: str) -> list[str]:
     """Return what a pattern stands for: braces stand for names, stars for files that are there."""
-    return [name for each in expand(path) for name in files_like(each)]
+    return [name for each in meant(path) for name in files_like(each)]
 
 
 @dataclass(frozen=True, slots=True)

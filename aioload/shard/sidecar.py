@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ShardError
+from .consistency import misplaced
 from .format import crc32c
 from .index import Index
 from .kinds import Fields
@@ -30,6 +31,7 @@ __all__ = ["Learnt", "Loss", "Part", "Sidecar", "join", "parse_sidecar", "render
 _MAGIC = b"\x89AIS\r\n\x1a\n"
 _VERSION = 2
 _HEAD = struct.Struct("<8sQ")
+_FACTS = {"tar": {"end_mark"}, "tfrecord": {"payload", "encodings"}, "mds": set[str]()}
 _DTYPES = {
     "shard_records": "<i8",
     "shard_starts": "<u8",
@@ -105,6 +107,17 @@ class Sidecar:
         """Whether all records have sums, but for those that nobody can read."""
         return self.index.sums is not None and all(
             summed or loss is not None for summed, loss in zip(self.summed, self.losses, strict=True)
+        )
+
+    @property
+    def unmarked(self) -> frozenset[str]:
+        """Names of archives that can be read to an end which they do not mark, as if cut there."""
+        return frozenset(
+            name
+            for name, told, damage, loss in zip(
+                self.index.shards, self.learnt_of, self.damage, self.losses, strict=True
+            )
+            if damage is None and loss is None and not self.learnt[told][1].get("end_mark", True)
         )
 
     def part(self, shard: int) -> Part:
@@ -246,9 +259,13 @@ def parse_sidecar(buffer: bytes, where: str) -> Sidecar:
     if magic != _MAGIC or _HEAD.size + length > len(raw):
         raise ShardError(f"{where} is no index of foreign shards", shard=where)
     try:
-        return _parsed(raw, json.loads(buffer[_HEAD.size : _HEAD.size + length]), _HEAD.size + length)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        found = _parsed(raw, json.loads(buffer[_HEAD.size : _HEAD.size + length]), _HEAD.size + length)
+        wrong = next(_contradictions(found), None)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise ShardError(f"{where} is of another version of aioload: {error!r}", shard=where) from error
+    if wrong is not None:
+        raise ShardError(f"{where} contradicts itself, it has {wrong}", shard=where)
+    return found
 
 
 def _parsed(raw: npt.NDArray[np.uint8], head: dict[str, Any], place: int) -> Sidecar:
@@ -276,6 +293,22 @@ def _parsed(raw: npt.NDArray[np.uint8], head: dict[str, Any], place: int) -> Sid
         codecs=head["codecs"],
         key=head["key"],
     )
+
+
+def _contradictions(sidecar: Sidecar) -> Iterator[str]:
+    """Yield what in an index cannot be: it may have come with the data, whoever wrote it."""
+    index, count = sidecar.index, len(sidecar.index.shards)
+    facts = _FACTS[sidecar.format]
+    if not all(set(each) <= facts for each in (sidecar.facts, *(told[1] for told in sidecar.learnt))):
+        yield "facts that such shards do not have"
+    by_shard = (sidecar.damage, sidecar.losses, sidecar.summed, sidecar.learnt_of)
+    counts = {len(each) for each in (*by_shard, index.shard_data, index.shard_bytes)}
+    if counts != {count} or len(sidecar.marks) not in (0, count):
+        yield "more or fewer shards in one place than in another"
+        return
+    if not all(0 <= number < len(sidecar.learnt) for number in sidecar.learnt_of):
+        yield "fields of a shard that are not there"
+    yield from misplaced(index)
 
 
 def _fields(pairs: Any) -> Fields:

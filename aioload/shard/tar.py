@@ -18,12 +18,12 @@ from ..errors import ShardError
 from .absent import ABSENT
 from .kinds import NUMERIC_KINDS, Fields, kind_of
 from .scan import Scanned, Scanner
-from .tarheader import BLOCK, BadMember, Member, member_at, padded
+from .tarheader import BadMember, Member, member_at
 from .tarresync import Asking, Reader
 from .tarsample import Sample, plain_path, sample_name, shown, split
 from .tarwalk import End, walk
 
-__all__ = ["TarFormat", "is_ended", "scan"]
+__all__ = ["TarFormat", "scan"]
 
 Array = npt.NDArray[Any]
 
@@ -105,25 +105,6 @@ def scan(size: int, name: str) -> Scanner:
     return _scanned(samples, end, size, origins.far(samples.starts))
 
 
-def is_ended(stop: int, size: int) -> Generator[tuple[int, int], memoryview, bool]:
-    """Ask for what lies behind the last record of an archive; return whether its end mark is there.
-
-    Args:
-        stop: where that record ends.
-        size: of the file.
-    """
-    reader, at = Reader(size), padded(stop)
-    while at + BLOCK <= size:
-        try:
-            member = yield from reader.member(at)
-        except BadMember:
-            return False
-        if member is None:
-            return True
-        at = member.stop
-    return False
-
-
 class _Samples:
     """Puts files of a key together, in the order in which they come."""
 
@@ -131,13 +112,15 @@ class _Samples:
         self.shard = shard
         self.stop = 0  # where the bytes of the last sample end
         self.key: bytes | None = None
-        self.first: list[bytes] | None = None  # fields of the first sample
+        self.first: dict[bytes, None] | None = None  # fields of the first sample
         self.links: set[bytes] = set()  # where hard links lead to
         self.holes: list[tuple[int, int]] = []  # what cannot be read, from and to which byte
-        self._fields: list[bytes] = []
+        self._fields: dict[bytes, None] = {}  # no list, for a sample can have thousands
         self._whole: frozenset[bytes] = frozenset()  # fields of the first sample that is surely whole
         self._torn = 0  # so many samples, the present one first, may lack files
-        self._before: tuple[bytes | None, list[bytes]] | None = None  # behind a hole: the sample before it
+        self._before: tuple[bytes | None, dict[bytes, None]] | None = (
+            None  # behind a hole: the sample before it
+        )
         self._starts, self._hashes = array("q"), array("q")  # of each sample: where it begins, its key's hash
 
     def files(self, names: list[bytes], starts: Array, stops: Array) -> None:
@@ -160,13 +143,13 @@ class _Samples:
             if name[:dot] != key:
                 if self.first is None and key is not None:
                     self._end_sample(fields)
-                key, fields = name[:dot], [suffix]
+                key, fields = name[:dot], {suffix: None}
                 begun.append(number)
                 hashes.append(hash(key))
             elif suffix in fields:
                 raise self._twice(name, int(starts[number]))
             else:
-                fields.append(suffix)
+                fields[suffix] = None
 
         self.key, self._fields = key, fields
         if last >= 0:
@@ -187,13 +170,13 @@ class _Samples:
         self.stop = member.data_stop
         if key != self.key:
             self._end_sample(self._fields)
-            self.key, self._fields = key, [suffix]
+            self.key, self._fields = key, {suffix: None}
             self._starts.append(member.start)
             self._hashes.append(hash(key))
         elif suffix in self._fields:
             raise self._twice(member.name, member.start)
         else:
-            self._fields.append(suffix)
+            self._fields[suffix] = None
 
     def hole(self, start: int, stop: int, name: bytes) -> None:
         """Take it that a member is damaged, whose name may be another; its record cannot be read."""
@@ -203,7 +186,7 @@ class _Samples:
         if key == self.key or self._before is not None:  # right behind a hole is more of it
             return
         self._before = self.key, self._fields
-        self.key, self._fields = key, []
+        self.key, self._fields = key, {}
         self._starts.append(start)
         self._hashes.append(hash((start,)))  # as of no other key, since it is not known whose file it was
 
@@ -274,7 +257,7 @@ class _Samples:
         fields = yield from _fields_in(reader, start, stop)
         return fields is not None and not self._whole <= fields
 
-    def _end_sample(self, fields: list[bytes]) -> None:
+    def _end_sample(self, fields: dict[bytes, None]) -> None:
         """Keep the fields of a sample if it was the first that is whole."""
         if self.first is None and fields and not self._torn:
             self.first = fields
@@ -354,7 +337,7 @@ def _scanned(samples: _Samples, end: End, size: int, far: npt.NDArray[np.int64])
             for start, stop in samples.holes
         ),
         fields=tuple((shown(name), kind_of(shown(name))) for name in samples.first or ()),
-        facts={"end_mark": end.marked, "may_be_cut": not end.marked and damage is None and samples.may_lack},
+        facts={"end_mark": end.marked},
     )
 
 

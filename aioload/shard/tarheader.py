@@ -291,12 +291,17 @@ def _old_sparse(
     try:
         pieces, more, whole = _pieces(head[386:482]), head[482], _number(head[483:495])
         at += BLOCK
-        while more:
+        most = at + _MAX_EXTENSION
+        while more and at < most:
             block = bytes((yield at, min(at + BLOCK, size))) if at < size else b""
             if len(block) < BLOCK:
                 raise BadMember("the file ends inside of the map of a sparse file", at)
             pieces += _pieces(block[:504])
             more, at = block[504], at + BLOCK
+        if more:
+            raise BadMember(
+                f"the map of a sparse file of more than {_MAX_EXTENSION} bytes, beyond all reason", at
+            )
     except ValueError:
         raise BadMember("a damaged header: the map of a sparse file", at) from None  # the cause says no more
     return Sparse(whole, tuple(pieces)), at

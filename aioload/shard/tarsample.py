@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from ..errors import ShardError
 from .scan import run
 from .tarheader import BadMember, Member, member_at, ordinary, padded
-from .tarsparse import assemble
+from .tarsparse import assemble, room_for
 
 __all__ = ["Sample", "plain_path", "sample_name", "shown", "split"]
 
@@ -26,8 +26,8 @@ class Sample:
     """Its key, as the archive has it."""
     views: dict[str, memoryview] = field(default_factory=dict)
     """The bytes of each field that is wanted."""
-    others: list[str] = field(default_factory=list)
-    """Names of the fields that are not."""
+    others: dict[str, None] = field(default_factory=dict)
+    """Names of the fields that are not; no list, for a sample can have thousands of files."""
 
 
 def split(record: memoryview, wanted: frozenset[str] | None = None) -> Sample:
@@ -43,6 +43,8 @@ def split(record: memoryview, wanted: frozenset[str] | None = None) -> Sample:
     """
     # hot: once a record; guarded by benchmarks/index_tar.py
     at, size, sample = 0, len(record), Sample()
+    others: bytes | None = None  # another sample before this one
+    is_linked = False
     odd: dict[str, Member] = {}  # fields whose bytes are not simply there
 
     while at < size:
@@ -60,20 +62,26 @@ def split(record: memoryview, wanted: frozenset[str] | None = None) -> Sample:
         if parts is None or (member is not None and member.kind == "other"):
             continue
         if parts[0] != sample.key:
+            others, is_linked = sample.key, False
             sample, odd = Sample(parts[0]), {}
+        is_linked |= member is not None and member.kind == "link"
 
         suffix = parts[1].decode("utf-8", "backslashreplace")
         if suffix in sample.views or suffix in sample.others:
             raise _broken(sample.key, f"{shown(name)} gives the sample its field {suffix!r} twice")
         if wanted is not None and suffix not in wanted:
-            sample.others.append(suffix)
+            sample.others[suffix] = None
             continue
         sample.views[suffix] = record[start:stop]
         if member is not None and (member.kind != "file" or member.sparse is not None):
             odd[suffix] = member
 
-    for suffix, member in odd.items():
-        sample.views[suffix] = _content(record, member, sample.key)
+    if others and not is_linked:
+        raise _broken(
+            sample.key, f"it begins with files of {shown(others)!r}: the archive is not what was indexed"
+        )
+    if odd:
+        sample.views |= _contents(record, odd, sample.key)
     return sample
 
 
@@ -118,38 +126,52 @@ def _member(record: memoryview, at: int) -> Member:
     return member
 
 
-def _content(record: memoryview, member: Member, key: bytes) -> memoryview:
-    """Return the bytes of a member that is a link or sparse."""
-    name, link = shown(member.name), shown(member.link)
-    if member.kind == "symlink":
-        raise _broken(key, f"{name} is a symbolic link to {link}: only bytes in the archive are read")
+def _contents(record: memoryview, odd: dict[str, Member], key: bytes) -> dict[str, memoryview]:
+    """Return the bytes of fields that are links or sparse."""
+    origins = _origins(record) if any(member.kind == "link" for member in odd.values()) else {}
+    found: dict[str, memoryview] = {}
+    whole: dict[int, memoryview] = {}  # sparse files, by where they begin: many links may lead to one
+    room = room_for(len(record))
+    for suffix, member in odd.items():
+        name, link = shown(member.name), shown(member.link)
+        if member.kind == "symlink":
+            raise _broken(key, f"{name} is a symbolic link to {link}: only bytes in the archive are read")
 
-    origin = _origin(record, member)
-    if origin is None:
-        raise _broken(key, f"{name} is a hard link to {link}, which is no file before it in the archive")
-    stored = record[origin.data_start : origin.data_stop]
-    try:
-        return stored if origin.sparse is None else assemble(origin.sparse, stored)
-    except ValueError as error:
-        raise _broken(key, f"{name} cannot be put together: {error}") from error
+        origin = member if member.kind == "file" else origins[member.start]
+        if origin is None:
+            raise _broken(key, f"{name} is a hard link to {link}, which is no file before it in the archive")
+        stored = record[origin.data_start : origin.data_stop]
+        if origin.sparse is not None and origin.start not in whole:
+            try:
+                whole[origin.start] = assemble(origin.sparse, stored, room)
+            except ValueError as error:
+                raise _broken(key, f"{name} cannot be put together: {error}") from error
+            room -= len(whole[origin.start])
+        found[suffix] = stored if origin.sparse is None else whole[origin.start]
+    return found
 
 
-def _origin(record: memoryview, member: Member) -> Member | None:
-    """Return the file whose bytes a member has: itself, or what a link leads to."""
-    if member.kind == "file":
-        return member
-    origins: dict[bytes, Member | None] = {}
-    for each in _members(record[: member.start]):
-        linked = each.kind == "link"
-        origin = origins.get(plain_path(each.link)) if linked else each
-        origins[plain_path(each.name)] = origin if origin is not None and origin.kind == "file" else None
-    return origins.get(plain_path(member.link))
+def _origins(record: memoryview) -> dict[int, Member | None]:
+    """Return the file whose bytes each hard link has, by where the link begins; None: there is none."""
+    origins: dict[int, Member | None] = {}
+    files: dict[bytes, Member | None] = {}
+    for each in _members(record):
+        origin = files.get(plain_path(each.link)) if each.kind == "link" else each
+        if each.kind == "link":
+            origins[each.start] = origin
+        files[plain_path(each.name)] = origin if origin is not None and origin.kind == "file" else None
+    return origins
 
 
 def _members(record: memoryview) -> Iterator[Member]:
-    at = 0
-    while at < len(record):
-        member = _member(record, at)
+    at, size = 0, len(record)
+    while at < size:
+        simple = ordinary(record, at)
+        if simple is not None and simple[1] + simple[2] <= size:
+            name, start, length = simple
+            member = Member(at, name, "file", start, start + length)
+        else:
+            member = _member(record, at)
         yield member
         at = member.stop
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Sparse", "assemble"]
+__all__ = ["Sparse", "assemble", "room_for"]
 
-_MAX_SPARSE = 1 << 30  # what a sparse file may become: a map of a few bytes can ask for any amount
+_MAX_SPARSE = (
+    1 << 30
+)  # what the sparse files of a sample may become: a map of a few bytes can ask for any amount
+_FREE = 256 << 20  # of that, for a sample of however few bytes, since a batch can have many of them
+_MAX_RATIO = 1000  # beyond that
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,14 +23,26 @@ class Sparse:
     """Where each piece begins and how long it is; None: the stored bytes begin with a list of that."""
 
 
-def assemble(sparse: Sparse, stored: memoryview) -> memoryview:
+def room_for(num_bytes: int) -> int:
+    """Return what the sparse files of a sample of so many bytes may become together."""
+    return min(_FREE + _MAX_RATIO * num_bytes, _MAX_SPARSE)
+
+
+def assemble(sparse: Sparse, stored: memoryview, room: int = _MAX_SPARSE) -> memoryview:
     """Return the bytes of a sparse file.
+
+    Args:
+        sparse: how they lie.
+        stored: those between the holes.
+        room: as many bytes it may become.
 
     Raises:
         ValueError: its map fits neither its size nor what is stored.
     """
-    if not 0 <= sparse.size <= _MAX_SPARSE:
-        raise ValueError(f"a sparse file of {sparse.size} bytes, more than {_MAX_SPARSE}")
+    if not 0 <= sparse.size <= room:
+        raise ValueError(
+            f"a sparse file of {sparse.size} bytes, where those of its sample may have {room} more"
+        )
 
     pieces, at = (sparse.pieces, 0) if sparse.pieces is not None else _stored_map(stored)
     if at + sum(length for _, length in pieces) != len(stored):

@@ -105,14 +105,31 @@ async def close(storage: Storage) -> None:
         await aclose()
 
 
-def check_name(name: str) -> None:
-    """Refuse a name that could lead out of the storage, with a ConfigError."""
+def check_name(name: str, *, is_text: bool = False) -> None:
+    """Refuse a name that could lead out of the storage, or that no file can have, with a ConfigError.
+
+    Args:
+        name: as it was given.
+        is_text: whether it must be text, as in the network: files on disks may have names that are no UTF-8.
+    """
+    # hot: once a read
     if name in ("", ".") or name.startswith("/") or "\0" in name or ".." in name.split("/"):
         raise ConfigError(
             f"{name!r} is not a file name inside a storage; names are relative and without '..', "
             "such as 'train/shard-00003.aio'",
             shard=name,
         )
+    if not name.isascii() and not _has_bytes(name, "strict" if is_text else "surrogateescape"):
+        raise ConfigError(f"{name!r} is no name of a file: parts of it are no letters", shard=name)
+
+
+def _has_bytes(name: str, errors: str) -> bool:
+    """Tell whether a name is more than a text of Python's: JSON can say halves of letters."""
+    try:
+        name.encode(errors=errors)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def check_range(start: int, out: memoryview) -> memoryview:

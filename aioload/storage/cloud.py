@@ -115,7 +115,7 @@ class CloudStorage:
         return f"<CloudStorage {self._shown}{' closed' if self._store is None else ''}>"
 
     def _open_store(self, name: str) -> ObjectStore:
-        check_name(name)
+        check_name(name, is_text=True)
         if self._store is None:
             raise ClosedError(f"the storage over {self._shown} has been closed; open it again", shard=name)
         RUNTIME.enter()

@@ -118,7 +118,7 @@ class HttpStorage:
         return f"<HttpStorage {self._shown}{' closed' if self._web.is_closed else ''}>"
 
     def _check(self, name: str) -> None:
-        check_name(name)
+        check_name(name, is_text=True)
         self._web.check_open(name)
 
     def _headers(self, name: str, start: int = 0, stop: int | None = None) -> dict[str, str]:

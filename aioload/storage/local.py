@@ -39,6 +39,7 @@ __all__ = ["LocalStorage"]
 _log = logging.getLogger("aioload.storage")
 
 _MAX_INLINE_START = 1 << 62  # beyond it, start + length may be more than the kernel takes
+_NOWHERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP})  # no file can be there
 _NOT_SUPPORTED = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
 _INLINE_RUN = 16  # reads on the spot between two checkpoints: 16 of 512 KiB keep the loop for 1.5 ms
 
@@ -240,12 +241,13 @@ class LocalStorage:
         """Turn the system's errors into ours."""
         try:
             yield
-        except (FileNotFoundError, NotADirectoryError) as error:
+        except OSError as error:
+            if error.errno not in _NOWHERE:
+                reason = f"{error.strerror}; check the disk and the file's mode"
+                message = f"cannot read {self._root / name}: {reason}"
+                raise StorageError(message, shard=name, errno=error.errno, cause=error.strerror) from error
             message = f"there is no file {self._root / name}; check the name and that the disk is mounted"
             raise NotFoundError(message, shard=name, errno=error.errno) from error
-        except OSError as error:
-            message = f"cannot read {self._root / name}: {error.strerror}; check the disk and the file's mode"
-            raise StorageError(message, shard=name, errno=error.errno, cause=error.strerror) from error
 
 
 def _listed(root: Path, wanted: Callable[[os.DirEntry[str]], bool]) -> list[str]:

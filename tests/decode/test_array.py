@@ -111,6 +111,26 @@ def test_damage_has_a_category(data: bytes, category: str) -> None:
     assert _category(data) == category
 
 
+@pytest.mark.parametrize(
+    ("descr", "shape"),
+    [
+        ("|u1", (0, 1 << 64)),
+        ("|u1", (0, 1 << 62, 1 << 62)),
+        ("|u1", (1,) * 70 + (0,)),
+        ("|S0", (1 << 40,)),
+        ("|V0", (1 << 62, 9)),
+    ],
+)
+def test_a_shape_that_no_array_has_is_an_error(descr: str, shape: tuple[int, ...]) -> None:
+    """Sides that only a side of 0, or values of no bytes, make fit: never numpy's own error, nor an array."""
+    header = str({"descr": descr, "fortran_order": False, "shape": shape}).encode()
+
+    with pytest.raises(SampleError, match="sides of") as caught:
+        NDArray()(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+
+    assert caught.value.category == "broken"
+
+
 def test_objects_are_never_unpickled() -> None:
     """An array of Python objects is refused, and nothing of it is run."""
     file = io.BytesIO()

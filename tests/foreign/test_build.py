@@ -305,7 +305,7 @@ def test_damage_is_an_error_or_the_right_data(
         found = [sample["bin"] for batch in batches for sample in batch]
 
     # where only the place at which a last row ends was damaged, the row itself is right
-    whole = records - len({problem.record for problem in problems})
+    whole = records - len({problem.record for problem in problems} - {None})  # of a shard as a whole
     assert whole <= len(found) <= (records if kind == "mds" else whole)
     assert records <= 8
     right = {foreign_sets.sample_bytes(number) for number in range(7)}

@@ -61,6 +61,25 @@ def test_a_changed_byte_is_a_problem_with_its_place(path: Path) -> None:
     assert "14" in problem.message
 
 
+@pytest.mark.parametrize("cut", [1024, 1024 + 1024])
+def test_an_archive_that_does_not_say_where_it_ends_is_a_problem(
+    tmp_path: Path, cut: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may have been cut between two files: opening warns of it, and checking names it."""
+    whole = foreign_sets.make_tar(range(3))
+    (tmp_path / "a.tar").write_bytes(whole)
+    (tmp_path / "b.tar").write_bytes(whole[:-cut])
+
+    report = Dataset(tmp_path, fields={"bin": "bytes"}).check()
+
+    (problem,) = report.problems
+    assert (problem.shard, problem.record) == ("b.tar", None)
+    assert problem.offset is not None
+    assert 0 <= len(whole) - cut - problem.offset < 512
+    assert "without an end mark" in problem.message
+    assert [each.getMessage() for each in caplog.records if "b.tar" in each.getMessage()]
+
+
 def test_what_no_sum_protects_is_said(path: Path) -> None:
     """Formats without sums of their own have a sentence with the way to have some."""
     kind = Dataset(path).kind

@@ -19,6 +19,7 @@ from aioload import Dataset, ShardError
 from aioload.foreign import crew
 from aioload.foreign.build import HandedOver
 from aioload.foreign.crew import Crew, Task
+from aioload.shard.scan import Scanned
 from aioload.storage import LocalStorage
 
 from .test_build import linked
@@ -124,7 +125,25 @@ def test_processes_that_die_are_done_without(
     assert len(Dataset(folder)) == 5 * 5 + 12
 
     assert calls == [2]
-    assert "died" in caplog.text
+    assert caplog.text.count("died") == 1
+
+
+async def test_whoever_comes_after_processes_died_does_it_in_a_thread(tmp_path: Path) -> None:
+    """A shard may be handed over just before that is known; it is looked through here then."""
+    folder = make(tmp_path / "x", "tar")
+    size = (folder / "0.tar").stat().st_size
+    work, storage = Crew(folder, size, 1), LocalStorage(folder)
+
+    async def hand_over(*arguments: object, **options: object) -> Scanned:
+        monkeypatch.undo()
+        raise HandedOver(0)
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(crew, "scan_shard", hand_over)
+        found = await work.scan(storage, Task("tar", "0.tar", size, 1), int, depth=0)
+    await storage.aclose()
+
+    assert len(found.ends) == 5
 
 
 async def test_a_shard_that_was_left_to_processes_is_not_forgotten_with_them(

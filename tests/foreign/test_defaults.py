@@ -332,4 +332,4 @@ def test_an_archive_that_may_be_cut_is_told(
     assert len(Dataset(tmp_path)) == 9
 
     (line,) = caplog.messages
-    assert line.startswith("cut.tar has no end mark")
+    assert "without an end mark: 2 files (cut.tar, plain.tar)" in line

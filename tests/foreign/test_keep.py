@@ -14,10 +14,13 @@ import tempfile
 import textwrap
 import types
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import anyio
 import foreign_sets
+import numpy as np
 import pytest
 from shard.tars import by_tarfile
 
@@ -52,6 +55,64 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(opening, "_make", make)
     return found
+
+
+P = np.array([0, 5, 9], np.uint64)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"positions": P[::-1]},
+        {"positions": P[:0]},
+        {"positions": P[:1]},
+        {"positions": np.array([0, 5, 1 << 63], np.uint64)},
+        {"shard_records": np.array([0, -3])},
+        {"shard_records": np.array([0, 1, 2])},
+        {"shard_starts": P},
+        {"shard_data": P[:0]},
+        {"shard_bytes": P[:1]},
+        {"sums": np.zeros(1, np.uint32)},
+        {"far": np.array([[100, 5]])},
+        {"far": np.array([[1, -5]])},
+        {"far": np.zeros(3, np.int64)},
+    ],
+)
+def test_an_index_that_contradicts_itself_is_made_anew(path: Path, built: list[str], wrong: Any) -> None:
+    """Whoever wrote it, its sum is right: nothing is read where it says, and it does not stay."""
+    samples = foreign_sets.numbers(Dataset(path))
+    (kept,) = beside(path)
+    right = parse_sidecar(kept.read_bytes(), "x")
+
+    kept.write_bytes(render_sidecar(replace(right, index=replace(right.index, **wrong))))
+    again = foreign_sets.numbers(Dataset(path))
+
+    assert again == samples
+    assert len(built) == 2
+    assert parse_sidecar(kept.read_bytes(), "x").index.positions.tolist() == right.index.positions.tolist()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"format": "mds"},
+        {"format": "what"},
+        {"facts": {"what": 1}},
+        {"learnt_of": (7,)},
+        {"learnt_of": ()},
+        {"damage": ()},
+        {"losses": (None, None)},
+        {"marks": ("a", "b")},
+    ],
+)
+def test_an_index_of_other_facts_is_made_anew(path: Path, built: list[str], wrong: Any) -> None:
+    """So it is where it tells of other shards, or what shards of its format never tell."""
+    samples = foreign_sets.numbers(Dataset(path))
+    (kept,) = beside(path)
+    kept.write_bytes(render_sidecar(replace(parse_sidecar(kept.read_bytes(), "x"), **wrong)))
+
+    assert foreign_sets.numbers(Dataset(path)) == samples
+    assert len(built) == 2
 
 
 def beside(path: Path) -> list[Path]:

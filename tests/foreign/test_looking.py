@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from servers.ranges import RangeServer
 from servers.seaweed import Seaweed
 
 from aioload import AioloadError, ConfigError, Dataset, NotFoundError, ShardError, Writer
+from aioload.packing import find_source, pack
 
 
 @pytest.fixture
@@ -55,6 +57,41 @@ def test_patterns_stand_for_files(folder: Path, pattern: str, expected: list[int
     """Stars find what is there, sorted by name; braces give their parts in turn; what is there is itself."""
     assert foreign_sets.numbers(Dataset(folder / pattern)) == expected
     assert foreign_sets.numbers(Dataset([folder / pattern])) == expected
+
+
+@pytest.mark.parametrize(
+    "name", ["{0,1}.tar", "{0..9}.tar", "{3..1}.tar", "a::b.tar", "{{0,1},{2,3}}.tar", "[a]?*.tar"]
+)
+def test_a_file_is_found_by_its_name_however_odd(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is there is itself, though its name or its folder's reads as a pattern: opened and packed."""
+    folder = tmp_path / "of{a,b}"
+    folder.mkdir()
+    (folder / name).write_bytes(foreign_sets.make_tar([3]))
+    monkeypatch.chdir(folder)
+
+    sources: list[Any] = [folder, folder / name, [folder / name], name]
+    packed = [pack(find_source([each]), tmp_path / f"{n}") for n, each in enumerate(sources[:2])]
+
+    assert [foreign_sets.numbers(Dataset(source)) for source in sources] == [[3]] * 4
+    assert [report.records for report in packed] == [1, 1]
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "\ud800"])
+def test_a_name_that_no_file_can_have_is_an_error_of_ours(tmp_path: Path, name: str) -> None:
+    """Be it too long, or no text at all: in an index of others, and as a source."""
+    shards = [{"url": f"{name}.tar", "nsamples": 1}]
+    (tmp_path / "index.json").write_text(json.dumps({"wids_version": 1, "shardlist": shards}))
+
+    for source in (tmp_path, tmp_path / f"{name}.tar", [tmp_path / f"{name}.tar", tmp_path / "b.tar"]):
+        with pytest.raises(AioloadError, match=r"no file|no name|neither a folder nor a file|cannot look at"):
+            foreign_sets.numbers(Dataset(source))
+    with (
+        RangeServer({"index.json": (tmp_path / "index.json").read_bytes()}) as server,
+        pytest.raises(AioloadError),
+    ):
+        foreign_sets.numbers(Dataset(server.url))
 
 
 def test_patterns_are_relative_to_where_one_is(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

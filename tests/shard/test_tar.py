@@ -23,6 +23,7 @@ from aioload.errors import ShardError
 from aioload.shard.scan import run
 from aioload.shard.tar import TarFormat, scan
 from aioload.shard.tarheader import header_sums
+from aioload.shard.tarsample import split
 
 FILES = Path(__file__).parent / "files"
 CASES = Path(__file__).parent.parent / "cases" / "files"
@@ -129,6 +130,52 @@ def test_a_sparse_file_cannot_ask_for_everything() -> None:
     assert "sparse file of 1125899906842624 bytes" in str(found)
 
 
+def old_sparse(name: bytes, size: int) -> bytes:
+    """Return an old GNU sparse file that is one hole."""
+    head = bytearray(by_hand(name, kind=b"S"))
+    head[483:495] = b"%011o\0" % size
+    return summed(head)
+
+
+def test_sparse_files_of_a_sample_cannot_ask_for_everything_together() -> None:
+    """However many there are, and however many links lead to them; one that is linked often counts once."""
+    links = b"".join(by_hand(b"a.l%d" % n, kind=b"1", link=b"a.f") for n in range(50))
+    bomb = b"".join(old_sparse(b"b.f%d" % n, 100 << 20) for n in range(3))
+
+    linked = split(memoryview(old_sparse(b"a.f", 100 << 20) + links)).views
+    with pytest.raises(ShardError, match="sparse file of 104857600 bytes"):
+        split(memoryview(bomb))
+
+    assert len(linked) == 51
+    assert {len(view) for view in linked.values()} == {100 << 20}
+
+
+def test_files_of_two_samples_are_no_record() -> None:
+    """As where an archive has changed since it was indexed: neither of them is taken for all there is."""
+    before = by_tarfile([("a.x", b"1"), ("a.y", b"2"), ("b.x", b"3")])
+    now = by_tarfile([("a.x", b"1"), ("q.y", b"2"), ("b.x", b"3")])
+
+    first, last = records(now, scanned(before))
+
+    with pytest.raises(ShardError, match="begins with files of 'a'") as caught:
+        split(first)
+    assert caught.value.key == "q"
+    assert split(last).key == b"b"
+
+
+def test_a_sample_of_thousands_of_files_takes_no_longer_than_thousands_of_samples() -> None:
+    """Fields are looked up and links are followed in one go, not each among all others."""
+    count = 20_000
+    wide = b"".join(by_hand(b"a.%d" % n) for n in range(count)) + MARK
+    chain = by_hand(b"a.0", b"x") + b"".join(
+        by_hand(b"a.%d" % n, kind=b"1", link=b"a.%d" % (n - 1)) for n in range(1, 4000)
+    )
+
+    assert len(scanned(wide).fields) == count
+    assert split(memoryview(wide[:-1024]), frozenset({"7"})).others.keys() >= {"0", f"{count - 1}"}
+    assert bytes(split(memoryview(chain), frozenset({"3999"})).views["3999"]) == b"x"
+
+
 @pytest.mark.parametrize(
     "map_",
     [b"", b"x\n", b"9999999999999999999\n", b"1\n0\n600\n", b"1\n99\n4\n", b"2\n0\n4\n", b"2\n2\n2\n0\n2\n"],
@@ -199,7 +246,7 @@ def test_an_archive_may_end_in_any_way(tail: bytes) -> None:
     data = by_tarfile(PLAIN).removesuffix(MARK) + tail
 
     assert samples(data) == grouped(PLAIN)
-    assert scanned(data).facts == {"end_mark": len(tail) >= 512, "may_be_cut": False}
+    assert scanned(data).facts == {"end_mark": len(tail) >= 512}
 
 
 @pytest.mark.parametrize("data", [b"", b"no archive", b"<html>" * 500, by_hand(b"a.x", b"1")[:-600]])
