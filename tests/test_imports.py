@@ -23,7 +23,7 @@ FLOORS = (
     ("aioload", "aioload.__main__", "aioload._front"),
     ("aioload.cli",),
     ("aioload.loader",),
-    ("aioload.course", "aioload.iterate", "aioload.options", "aioload.remains"),
+    ("aioload.course", "aioload.iterate", "aioload.options", "aioload.prefetch", "aioload.remains"),
     # `loader.sync()` makes a SyncLoader, which knows a loader by protocol only
     ("aioload._pipeline", "aioload.sync"),
     ("aioload.compose", "aioload.dataset", "aioload.packing"),

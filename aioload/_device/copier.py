@@ -111,17 +111,26 @@ class Copier:
             self._adopts = memory, touch
             self._start()
 
+    def leave(self) -> None:
+        """End the iteration that is under way; nobody is in its source any more when this returns."""
+        with self._changed:
+            old, self._landing = self._landing, None
+        if old is not None:
+            old.close(ClosedError("another iteration has begun; there is one at a time"))
+            with self._changed:
+                while old.starving_since is not None and self._thread.is_alive():
+                    self._changed.wait(_LIVENESS)
+
     def begin(self, source: Source) -> Landing:
         """Begin an iteration, which takes over from the one before. From the user's thread."""
+        self.leave()
         landing = Landing(self._changed, source, self._device, self._counters)
         with self._changed:
             if self._closing:
-                raise ClosedError("the loader was closed; make a new one to go on")
-            old, self._landing = self._landing, landing
+                raise ClosedError("it was closed; make a new one to go on")
+            self._landing = landing
             self._start()
             self._changed.notify_all()
-        if old is not None:
-            old.close()
         return landing
 
     @contextlib.contextmanager
@@ -311,6 +320,7 @@ class Copier:
             with self._changed:
                 since, landing.starving_since = landing.starving_since, None
                 landing.starved += time.perf_counter() - since
+                self._changed.notify_all()  # who begins anew may wait for this
 
     def _carry(self, cargo: Cargo, landing: Landing) -> Entry:
         """Ask for all that brings a batch to the device."""

@@ -153,14 +153,16 @@ class Landing:
         Raises:
             anyio.WouldBlock: it is not here yet.
             anyio.EndOfStream: there is none.
-            Exception: what went wrong, in its place.
+            Exception: what went wrong, in its place; the end comes after it.
         """
         with self._changed:
             if self._closed is not None:
                 raise self._closed
             if not self._ready:
                 if self._end is not None:
-                    raise self._end
+                    # once: kept, it would keep the frames that it comes through, and all that these know
+                    end, self._end = self._end, anyio.EndOfStream()
+                    raise end
                 self._begin_wait()
                 raise anyio.WouldBlock
             entry = self._ready.popleft()

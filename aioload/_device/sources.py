@@ -33,6 +33,7 @@ class FromIterable:
         try:
             return Cargo(next(iterator))
         except StopIteration:
+            self._iterator = None
             raise anyio.EndOfStream from None
 
     def wait(self, timeout: float) -> None:

@@ -37,7 +37,7 @@ def find_device(wanted: Any) -> TorchDevice | PlainDevice | None:
         ConfigError: there is no such device, or nothing here can drive it.
     """
     try:
-        device = torch.device(wanted)
+        device: Any = torch.device(wanted)
     except (RuntimeError, TypeError) as error:
         raise ConfigError(f"device must be what torch.device takes, or None, got {wanted!r}") from error
     if device.type == "cpu":
