@@ -33,8 +33,8 @@ class DevicePrefetcher:
 
     Iterate over it with `for` or `async for`; each iteration goes through the iterable once, in the copy
     thread, a little ahead. Tensors in dicts, lists, tuples and dataclasses are copied, in few copies; what
-    has a method `to` is asked for `to(device, non_blocking=True)`; all else is passed on. A batch is ready for
-    the stream that is current when it is taken, and yours to keep. A `Loader` takes the device itself.
+    has a method `to` is asked for `to(device, non_blocking=True)`; all else is passed on. A batch is ready
+    for the stream that is current when it is taken, and yours to keep. A `Loader` takes the device itself.
 
     Args:
         iterable: gives batches, such as a torch `DataLoader`. Pinned memory helps: what is not pinned is
@@ -197,6 +197,7 @@ class _Copied:
         """Return the next batch if it is ready, or raise what came up in its place, once."""
         if self._over:
             raise anyio.EndOfStream
+        self._copier.check_process()
         try:
             batch = self._landing.take_nowait()
         except anyio.WouldBlock:

@@ -21,6 +21,7 @@ import atexit
 import contextlib
 import itertools
 import logging
+import os
 import sys
 import threading
 import time
@@ -104,6 +105,7 @@ class Copier:
         # nothing is under way, and nothing will be done to the device before it has looked for pauses
         self._parked = True
         self._closing = False
+        self._process = _process
 
     def adopt(self, memory: NDArray[np.uint8], touch: Callable[[int, int], None]) -> None:
         """Page-lock memory in which batches will lie, in the copy thread, before the first iteration."""
@@ -155,8 +157,14 @@ class Copier:
 
     def check(self) -> None:
         """Raise if the thread has died: whoever waits for it must not wait for ever."""
+        self.check_process()
         if self._thread.ident is not None and not self._thread.is_alive():
             raise ClosedError("the copy thread has ended, and with it this iteration; make a new loader")
+
+    def check_process(self) -> None:
+        """Raise in a copy that a fork has made, before any lock is taken, which may be held there for ever."""
+        if self._process is not _process:
+            raise ClosedError("this process was forked, and the copy thread stayed with the parent")
 
     def close(self) -> None:
         """End the thread, in bounded time; twice is free."""
@@ -172,6 +180,8 @@ class Copier:
 
     def begin_close(self) -> bool:
         """Have the thread end; tell whether there is one to wait for."""
+        if self._process is not _process:
+            return False  # a fork has copied it: the thread is the parent's, and locks may be held for ever
         with self._changed:
             self._closing = True
             landing = self._landing
@@ -439,6 +449,18 @@ class Copier:
 
 
 _open: weakref.WeakSet[Copier] = weakref.WeakSet()
+
+
+_process = object()  # of this process, and of no copy that a fork makes
+
+
+def _note_fork() -> None:
+    global _process
+    _process = object()
+    _open.clear()
+
+
+os.register_at_fork(after_in_child=_note_fork)
 
 
 def _close_all() -> None:

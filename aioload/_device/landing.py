@@ -160,9 +160,11 @@ class Landing:
                 raise self._closed
             if not self._ready:
                 if self._end is not None:
-                    # once: kept, it would keep the frames that it comes through, and all that these know
                     end, self._end = self._end, anyio.EndOfStream()
-                    raise end
+                    try:
+                        raise end
+                    finally:  # neither kept here nor by its own frame: it knows all that it came through
+                        del end
                 self._begin_wait()
                 raise anyio.WouldBlock
             entry = self._ready.popleft()
