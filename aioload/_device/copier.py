@@ -162,7 +162,7 @@ class Copier:
             raise ClosedError("the copy thread has ended, and with it this iteration; make a new loader")
 
     def check_process(self) -> None:
-        """Raise in a copy that a fork has made, before any lock is taken, which may be held there for ever."""
+        """Raise in a copy that a fork has made, before a lock is taken that may be held there for ever."""
         if self._process is not _process:
             raise ClosedError("this process was forked, and the copy thread stayed with the parent")
 
