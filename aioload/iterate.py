@@ -15,6 +15,7 @@ from .errors import AioloadError, ClosedError
 from .wake import waker
 
 if TYPE_CHECKING:
+    from ._device.landing import Landing
     from ._pipeline.engine import Engine
     from ._pipeline.passes import Item
     from ._pipeline.plan import Plan
@@ -61,7 +62,7 @@ class Waited(Protocol):
 class BatchIterator:
     """The batches of one epoch, for `async for` and for `for`; owns nothing that would need closing."""
 
-    def __init__(self, loader: Owner, engine: Engine, handover: Handover[Item], plan: Plan) -> None:
+    def __init__(self, loader: Owner, engine: Engine, handover: Handover[Item] | Landing, plan: Plan) -> None:
         self.plan = plan
         self._loader = loader
         self._engine = engine

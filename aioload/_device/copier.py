@@ -192,7 +192,8 @@ class Copier:
 
     def join(self, seconds: float) -> None:
         """Wait until the thread has ended, which a device that is stuck can prevent."""
-        self._thread.join(seconds)
+        if self._thread.ident is not None and self._thread is not threading.current_thread():
+            self._thread.join(seconds)
         if self._thread.is_alive():
             _log.warning(
                 "%s did not answer within %.1f s; its copy thread is left behind", self._device.name, seconds
