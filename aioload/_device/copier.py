@@ -4,13 +4,14 @@ What it promises, and by which means:
 
 - *The host's memory is read before it is reused*: it is let go when the copy's event is complete on the host,
   never because a stream waits for it.
-- *The device's memory is read before it is reused*: blocks are allocated as the user's stream's own, so that
-  they are ordinary tensors there, which may be kept and dropped at any time. The copy stream first waits for
-  what that stream had been given by then, as the allocator may hand out memory that work still queued there
-  uses. Where the user has changed streams meanwhile, the block is kept for the new one. The thread itself
-  holds a block until its copy has run, since a batch may be dropped before anybody has waited for it.
+- *The device's memory is read before it is reused*: blocks are the copy stream's, and are kept for the
+  stream that takes them: the allocator hands them out again when all is done that this stream had been given
+  by the time the last tensor over the block was dropped. So batches are ordinary tensors, kept or dropped at
+  any time, and no copy waits for a step that runs. (Blocks of the user's stream would: see DESIGN.md.)
 - *No wait of the host's on the user's side*: the user's stream waits for the event, if it is not complete.
-- *Bounds*: `depth` batches and `max_bytes` lie ready at most, and one is on its way.
+- *Bounds*: `depth` batches and `max_bytes` lie ready at most, and one is on its way. Where the host is
+  further ahead of the device than `_LEAD` batches, no more are copied until the device has come near: dropped
+  batches that it has yet to read hold memory, too.
 - *Failures come out* in the place of their batch, after those before it. The thread ends with its loader,
   within a deadline, or with the interpreter.
 """
@@ -52,16 +53,16 @@ _log = logging.getLogger("aioload.device")
 
 DEPTH = 2
 MAX_BYTES = 1 << 30
+_LEAD = 2  # batches that were taken, and that the device has yet to read
 _LIVENESS = 1.0  # seconds between two looks at whether anybody is still there, while waiting
 _CLOSE_SECONDS = 4.0
 
 
 @dataclass(eq=False, slots=True)
 class _Flight:
-    """A copy that was asked for, and all that must stay as it is until it has run."""
+    """A copy that was asked for, and the host's memory that must stay as it is until it has run."""
 
     cargo: Cargo
-    held: tuple[Any, ...]
     begun: Event
     done: Event
 
@@ -345,16 +346,15 @@ class Copier:
         return self._send(cargo, parcel, landing)
 
     def _send(self, cargo: Cargo, parcel: Parcel, landing: Landing) -> Entry:
-        device, stream, home = self._device, self._stream, landing.stream
+        device, stream = self._device, self._stream
+        self._await_user(landing)
         works = planned(parcel, self._convert) if self._convert.active else None
         computes = works is not None and any(work.source != work.target for work in works)
-        arrivals, size = device.allocate(parcel.size, home), parcel.size
+        arrivals, size = device.allocate(max(parcel.size, 1), stream), parcel.size
         results = arrivals
         if works is not None and computes:
             places, size = laid_out(works)
-            results = device.allocate(size, home)
-        # allocated first: this event then lies behind all work that may still use this memory
-        device.wait(stream, device.record(home))
+            results = device.allocate(max(size, 1), stream)
 
         begun = device.record(stream, timed=True)
         stage = self._copy(parcel, arrivals)
@@ -375,9 +375,14 @@ class Copier:
             self._counters.add(device_staged=1)
         self._counters.add(device_batches=1, device_bytes=parcel.size)
         foreign = tuple(itertools.chain.from_iterable(tensors_in(found[leaf]) for leaf in parcel.foreign))
-        self._flights.append(_Flight(cargo, (arrivals, results, stage, *foreign), begun, done))
+        self._flights.append(_Flight(cargo, begun, done))
         result = cargo.finish(parcel.build(found))
-        return Entry(result, size, done, home, (results,), foreign)
+        return Entry(result, size, done, (results, *foreign))
+
+    def _await_user(self, landing: Landing) -> None:
+        """Wait until the device is near the host."""
+        while len(landing.marks) > _LEAD:
+            landing.marks.popleft().synchronize()
 
     def _copy(self, parcel: Parcel, block: Any) -> Any:
         """Ask for the copies of a parcel; return the staging buffer they read, if there is one."""

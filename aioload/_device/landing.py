@@ -20,7 +20,7 @@ from ..errors import ClosedError, ConfigError
 
 if TYPE_CHECKING:
     from ..stats import Counters
-    from .interface import Device, Event, Stream
+    from .interface import Device, Event
 
 __all__ = ["Cargo", "Entry", "Landing", "Source"]
 
@@ -74,9 +74,7 @@ class Entry:
     result: Any
     size: int = 0
     done: Event | None = None  # None: there was nothing to copy
-    home: Stream | None = None  # whose memory it is in
-    blocks: tuple[Any, ...] = ()
-    foreign: tuple[Any, ...] = ()  # what came by a way of its own, in memory of the copy stream's
+    blocks: tuple[Any, ...] = ()  # of the copy stream
 
 
 class Landing:
@@ -94,10 +92,10 @@ class Landing:
     ) -> None:
         self.source = source
         self.due = 0
-        self.stream: Stream = device.current_stream()  # the user's, as it was seen last
         self.brought = 0  # batches so far
         self.bytes_ready = self.last_size = 0
         self.stalls: deque[tuple[Event, Event]] = deque()  # before and after waits of the user's stream
+        self.marks: deque[Event] = deque()  # in the user's stream, when batches were taken
         self.starved = 0.0  # seconds that the copy thread waited for the source
         self.starving_since: float | None = None
         self.paused_by: int | None = None  # a thread
@@ -215,17 +213,13 @@ class Landing:
         if entry.done is None:
             return
         device, stream = self._device, self._device.current_stream()
-        self.stream = stream
+        self.marks.append(device.record(stream))
         if not entry.done.query():
             before = device.record(stream, timed=True)
             device.wait(stream, entry.done)
             self.stalls.append((before, device.record(stream, timed=True)))
-        if stream != entry.home:
-            # its memory goes back to another stream, which may hand it out while this one still reads
-            for block in entry.blocks:
-                device.keep(block, stream)
-        for tensor in entry.foreign:
-            device.keep(tensor, stream)
+        for block in entry.blocks:
+            device.keep(block, stream)
 
     def _has_news(self) -> bool:
         return bool(self._ready) or self.over or self.source.calls

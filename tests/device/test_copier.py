@@ -352,18 +352,34 @@ def test_device_memory_stays_flat(new_device: NewDevice) -> None:
     assert device.calls.count("open_stream") == 1
 
 
-def test_batches_that_were_dropped_on_their_way_are_held(device: SimulatedDevice) -> None:
-    """Who leaves early frees blocks that are still being written; they go back when their copies have run."""
+def test_batches_that_were_dropped_on_their_way_harm_nobody(device: SimulatedDevice) -> None:
+    """Who leaves early frees blocks that are still being written; whoever has them next waits for that."""
+    device.seconds_of = lambda kind, size: 1.0 if kind == "copy" else 0.0
     with opened(device) as copier:
-        landing = copier.begin(Slot(device, 5))
-        until(lambda: landing.ready == 2)
-        landing.close()
+        left = copier.begin(Slot(device, 5))
+        until(lambda: left.ready)
+        left.close()
         gc.collect()
-        held = device.used_bytes
-        device.advance(1)
-        until(lambda: device.used_bytes == 0)
+        landing = copier.begin(Slot(device, 5))
+        found = [take(landing, device)["x"] for _ in range(5)]
+        device.advance(9)
 
-    assert held > 0
+    assert [int(x[0]) for x in found] == list(range(5))
+
+
+def test_a_host_far_ahead_does_not_fill_the_device(device: SimulatedDevice) -> None:
+    """Dropped batches whose kernels have not run hold memory: only a few of them there are."""
+    used = []
+    with opened(device) as copier:
+        landing = copier.begin(Slot(device, 40))
+        for _ in range(40):
+            batch = take(landing, device)
+            last = device.launch(lambda tensor: None, batch["x"], seconds=0.2)
+            del batch
+            used.append(device.used_bytes)
+        device.finish(last)
+
+    assert max(used) <= 7 * 512
 
 
 def test_no_more_than_the_depth_lies_ready(device: SimulatedDevice) -> None:
@@ -454,18 +470,16 @@ def test_nothing_touches_the_device_while_paused(new_device: NewDevice) -> None:
 
     with opened(device) as copier:
         landing = copier.begin(Slot(device, 30))
-        found = []
+        found, quiet = [], []
         for _ in range(5):
             found.append(take(landing)["x"])
             with copier.pause(), device.capture():
-                quiet = [len(stream.queue) for stream in device._streams]
-                calls = len(device.calls)
+                quiet.append(len(device._streams[1].queue))
                 device.launch(lambda tensor: None, found[-1])
             found.append(take(landing)["x"])
         device.synchronize()
 
-    assert quiet == [0] * len(quiet)
-    assert calls > 0
+    assert quiet == [0] * 5
     assert [int(x[0]) for x in found] == list(range(10))
 
 
