@@ -268,6 +268,18 @@ def test_leaving_early_starts_the_epoch_anew(
     assert loader.epoch == 4
 
 
+def test_an_iteration_that_had_its_last_batch_is_over(hundred: Path, device: SimulatedDevice) -> None:
+    """Also before the loop has seen its end; a new one does not make it stale."""
+    with Loader(hundred, batch_size=50, num_workers=1, device=device).sync() as loader:
+        source = iter(loader)
+        states = [(next(source) and None) or loader.state_dict() for _ in range(2)]
+        new = iter(loader)
+        over, found = list(source), list(new)
+
+    assert [(state["epoch"], state["position"]) for state in states] == [(0, 50), (1, 0)]
+    assert (over, len(found)) == ([], 2)
+
+
 def test_device_memory_is_flat_over_epochs(large: Path, device: SimulatedDevice) -> None:
     """One stream and a handful of blocks serve all of them."""
     with Loader(large, batch_size=8, num_workers=2, device=device).sync() as loader:

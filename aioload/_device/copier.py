@@ -119,7 +119,10 @@ class Copier:
         with self._changed:
             old, self._landing = self._landing, None
         if old is not None:
-            old.close(ClosedError("another iteration has begun; there is one at a time"))
+            if old.source.over and not old.ready:
+                old.finish(anyio.EndOfStream())  # it has had its last batch, and nobody takes it over
+            else:
+                old.close(ClosedError("another iteration has begun; there is one at a time"))
             with self._changed:
                 while old.starving_since is not None and self._thread.is_alive():
                     self._changed.wait(_LIVENESS)

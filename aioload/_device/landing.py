@@ -49,6 +49,10 @@ class Source(Protocol):
     def calls(self) -> bool:
         """Whether there is an errand for the user's thread."""
 
+    @property
+    def over(self) -> bool:
+        """Whether the last batch was taken from it."""
+
     def take(self) -> Cargo:
         """Return the next batch.
 

@@ -25,6 +25,11 @@ class FromIterable:
     def __init__(self, iterable: Iterable[Any]) -> None:
         self._iterator: Iterator[Any] | None = iter(iterable)
 
+    @property
+    def over(self) -> bool:
+        """Whether the iterable has come to its end."""
+        return self._iterator is None
+
     def take(self) -> Cargo:
         """Return the next batch."""
         iterator = self._iterator

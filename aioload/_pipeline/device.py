@@ -47,6 +47,11 @@ class _FromHandover:
         """Whether there is an errand for the user's thread."""
         return self._handover.has_errands
 
+    @property
+    def over(self) -> bool:
+        """Whether all steps were taken."""
+        return self._handover.due >= self._handover.stop
+
     def take(self) -> Cargo:
         """Return the next batch, or the error in its place."""
         item = self._handover.take_nowait()

@@ -33,6 +33,7 @@ class Slot:
 
     waits = False
     calls = False
+    over = False
 
     def __init__(self, device: SimulatedDevice, count: int, size: int = 256) -> None:
         self.count = count
