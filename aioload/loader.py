@@ -272,7 +272,7 @@ class Loader:
 
         All copies are complete when it is entered. Batches that are ready by then can be taken inside.
         """
-        return nullcontext() if self._engine is None else self._engine.pause()
+        return nullcontext() if self._device is None else self._start().pause()
 
     # closing
 

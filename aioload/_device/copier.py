@@ -20,32 +20,29 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import itertools
 import logging
 import os
-import sys
 import threading
 import time
+import traceback
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio
 
 from ..errors import ClosedError
-from .convert import Convert, Work, laid_out, planned
 from .landing import Cargo, Entry, Landing, Source
 from .locked import Locked
-from .pack import Parcel, pack, tensors_in
+from .sender import Sender
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from ..stats import Counters
-    from .interface import Device, Event, Stream
+    from .convert import Convert
+    from .interface import Device
 
 __all__ = ["DEPTH", "MAX_BYTES", "Copier"]
 
@@ -56,15 +53,6 @@ MAX_BYTES = 1 << 30
 _LEAD = 2  # batches that were taken, and that the device has yet to read
 _LIVENESS = 1.0  # seconds between two looks at whether anybody is still there, while waiting
 _CLOSE_SECONDS = 4.0
-
-
-@dataclass(eq=False, slots=True)
-class _Flight:
-    """A copy that was asked for, and the host's memory that must stay as it is until it has run."""
-
-    cargo: Cargo
-    begun: Event
-    done: Event
 
 
 class Copier:
@@ -91,17 +79,15 @@ class Copier:
     ) -> None:
         self._device = device
         self._counters = counters
-        self._convert = convert
         self._depth = depth
         self._max_bytes = max_bytes
         self._locked = Locked(device, stages=depth + 1) if locked is None else locked
+        self._sender = Sender(device, self._locked, convert, counters)
         # again by the same thread: a loader may be collected, and so closed, wherever objects are made
         self._changed = threading.Condition(threading.RLock())
         self._thread = threading.Thread(target=self._run, name="aioload-copy", daemon=True)
         self._landing: Landing | None = None
         self._adopts: tuple[NDArray[np.uint8], Callable[[int, int], None]] | None = None
-        self._flights: deque[_Flight] = deque()
-        self._stream: Stream = None
         self._pauses = 0
         # nothing is under way, and nothing will be done to the device before it has looked for pauses
         self._parked = True
@@ -206,7 +192,6 @@ class Copier:
     def _start(self) -> None:
         if self._thread.ident is None and not self._closing:
             _open.add(self)
-            self._parked = False
             self._thread.start()
 
     # the thread
@@ -214,8 +199,8 @@ class Copier:
     def _run(self) -> None:
         """Be the thread."""
         try:
-            self._device.enter()
-            self._stream = self._device.open_stream()
+            self._await_pauses()
+            self._sender.open()
             while (landing := self._next_landing()) is not None:
                 self._serve(landing)
         except Exception as error:
@@ -223,6 +208,13 @@ class Copier:
             self._fail(error)
         finally:
             self._end()
+
+    def _await_pauses(self) -> None:
+        """Wait until the device may be touched, and say that it will be."""
+        with self._changed:
+            while self._pauses and not self._closing:
+                self._changed.wait(_LIVENESS)
+            self._parked = False
 
     def _next_landing(self) -> Landing | None:
         """Wait for an iteration that wants something; None at the end."""
@@ -249,7 +241,7 @@ class Copier:
 
     def _serve(self, landing: Landing) -> None:
         """Copy batches of one iteration, as long as there is room for more."""
-        while self._may_take(landing):
+        while self._may_go_on(landing, needs_room=True):
             if landing.source.waits:
                 self._reap(0)  # it may use its memory again for what it makes now
             cargo = self._take(landing)
@@ -262,40 +254,44 @@ class Copier:
                 landing.put(Entry(cargo.batch))
                 continue
             try:
-                entry = self._carry(cargo, landing)
+                entry = self._send(cargo, landing)
             except Exception as error:
-                self._let_settle()
                 error.add_note(
                     f"this came up while batch {landing.brought} was copied to {self._device.name}"
                 )
-                cargo.release()
                 landing.finish(error)
                 return
             landing.put(entry)
             del cargo, entry  # the memory of both is others' business from now on
             self._reap(1)
 
-    def _may_take(self, landing: Landing) -> bool:
-        """Wait until a further batch may come; False where this iteration is over."""
-        if not self._has_room(landing):
-            self._reap(0)
-        return self._may_go_on(landing, needs_room=True)
+    def _send(self, cargo: Cargo, landing: Landing) -> Entry:
+        """Ask for all that brings a batch to the device; whatever fails, its memory is let go."""
+        try:
+            while len(landing.marks) > _LEAD:
+                landing.marks.popleft().synchronize()
+            return self._sender.send(cargo)
+        except Exception as error:
+            self._sender.settle()
+            traceback.clear_frames(error.__traceback__)  # who keeps the error need not keep the batch
+            cargo.release()
+            raise
 
     def _may_go_on(self, landing: Landing, *, needs_room: bool = False) -> bool:
         """Wait as long as copies are paused; False where this iteration is over."""
-        with self._changed:
-            while not (self._closing or landing.over or landing is not self._landing):
+        while True:
+            with self._changed:
+                if self._closing or landing.over or landing is not self._landing:
+                    return False
                 if not self._pauses and (not needs_room or self._has_room(landing)):
                     self._parked = False
                     return True
-                if self._flights:  # a pause that began meanwhile waits for these
-                    self._parked = False
-                    self._reap(0)
+                if not self._sender.flights:
+                    self._parked = True
+                    self._changed.notify_all()
+                    self._changed.wait(_LIVENESS)
                     continue
-                self._parked = True
-                self._changed.notify_all()
-                self._changed.wait(_LIVENESS)
-            return False
+            self._reap(0)  # without the lock, which the user takes at each step
 
     def _has_room(self, landing: Landing) -> bool:
         if landing.ready >= self._depth:
@@ -326,7 +322,7 @@ class Copier:
         """Count time as waiting for a source, in which nothing is done to the device."""
         with self._changed:
             landing.starving_since = time.perf_counter()
-            if not self._flights:
+            if not self._sender.flights:
                 self._parked = True
                 self._changed.notify_all()
         try:
@@ -337,105 +333,14 @@ class Copier:
                 landing.starved += time.perf_counter() - since
                 self._changed.notify_all()  # who begins anew may wait for this
 
-    def _carry(self, cargo: Cargo, landing: Landing) -> Entry:
-        """Ask for all that brings a batch to the device."""
-        torch: Any = sys.modules.get("torch")
-        whole = None if cargo.whole is None or torch is None else torch.from_numpy(cargo.whole)
-        parcel = pack(cargo.batch, self._device.holds, self._locked.is_locked, whole)
-        self._counters.set(locked_bytes=self._locked.registered_bytes)
-        if not parcel.moves and not parcel.foreign and not parcel.places:
-            cargo.release()
-            return Entry(cargo.finish(cargo.batch))
-        return self._send(cargo, parcel, landing)
-
-    def _send(self, cargo: Cargo, parcel: Parcel, landing: Landing) -> Entry:
-        device, stream = self._device, self._stream
-        self._await_user(landing)
-        works = planned(parcel, self._convert) if self._convert.active else None
-        computes = works is not None and any(work.source != work.target for work in works)
-        arrivals, size = device.allocate(max(parcel.size, 1), stream), parcel.size
-        results = arrivals
-        if works is not None and computes:
-            places, size = laid_out(works)
-            results = device.allocate(max(size, 1), stream)
-
-        begun = device.record(stream, timed=True)
-        stage = self._copy(parcel, arrivals)
-        if works is None:
-            found = {place.leaf: place.view.over(arrivals, place.start) for place in parcel.places}
-        elif computes:
-            found = {place.leaf: place.view.over(results, place.start) for place in places}
-            self._compute(parcel, works, arrivals, found)
-        else:
-            starts = {place.leaf: place.start for place in parcel.places}
-            found = {work.leaf: work.target.over(arrivals, starts[work.leaf]) for work in works}
-        for leaf in parcel.foreign:
-            found[leaf] = device.send(parcel.leaves[leaf], stream)
-        done = device.record(stream, timed=True)
-
-        if stage is not None:
-            stage.free_after = done
-            self._counters.add(device_staged=1)
-        self._counters.add(device_batches=1, device_bytes=parcel.size)
-        foreign = tuple(itertools.chain.from_iterable(tensors_in(found[leaf]) for leaf in parcel.foreign))
-        self._flights.append(_Flight(cargo, begun, done))
-        result = cargo.finish(parcel.build(found))
-        return Entry(result, size, done, (results, *foreign))
-
-    def _await_user(self, landing: Landing) -> None:
-        """Wait until the device is near the host."""
-        while len(landing.marks) > _LEAD:
-            landing.marks.popleft().synchronize()
-
-    def _copy(self, parcel: Parcel, block: Any) -> Any:
-        """Ask for the copies of a parcel; return the staging buffer they read, if there is one."""
-        device, stream = self._device, self._stream
-        staged = [move for move in parcel.moves if move.staged]
-        stage = None
-        if staged:
-            stop = staged[-1].start + staged[-1].size
-            stage = self._locked.stage(stop)
-            for move in staged:
-                stage.put(move.start, move.source)
-            device.copy(block[:stop], stage.memory[:stop], stream)
-        for move in parcel.moves:
-            if not move.staged:
-                for start, stop in self._locked.ranges(move.source):
-                    target = block[move.start + start : move.start + stop]
-                    device.copy(target, move.source[start:stop], stream)
-        return stage
-
-    def _compute(self, parcel: Parcel, works: list[Work], arrivals: Any, found: dict[int, Any]) -> None:
-        """Ask for what becomes of tensors once they are there."""
-        pairs = [
-            (work, work.source.over(arrivals, place.start), found[work.leaf])
-            for work, place in zip(works, parcel.places, strict=True)
-            if work.target.size
-        ]
-        works, ins, outs = ([pair[part] for pair in pairs] for part in range(3))
-        self._device.fill(
-            lambda targets, sources: self._convert.fill(works, targets, sources), outs, ins, self._stream
-        )
-
     def _reap(self, left: int) -> None:
         """Let go of what copies have read, until no more than `left` of them are under way."""
         if self._parked:
             return  # there is none, and the device must not even be asked
-        while len(self._flights) > left:
-            flight = self._flights[0]
-            flight.done.synchronize()
-            self._flights.popleft()
-            self._counters.add(device_seconds=self._device.seconds(flight.begun, flight.done))
-            flight.cargo.release()
+        self._sender.reap(left)
         landing = self._landing
-        while landing is not None and landing.stalls and landing.stalls[0][1].query():
-            before, after = landing.stalls.popleft()
-            self._counters.add(device_stall_seconds=self._device.seconds(before, after))
-
-    def _let_settle(self) -> None:
-        """Wait for copies that were asked for before something failed: their memory must stay until then."""
-        with contextlib.suppress(Exception):
-            self._device.record(self._stream).synchronize()
+        if landing is not None:
+            self._sender.add_up(landing.stalls)
 
     def _fail(self, error: Exception) -> None:
         """End the iteration with what the thread died of."""
@@ -458,8 +363,6 @@ class Copier:
 
 
 _open: weakref.WeakSet[Copier] = weakref.WeakSet()
-
-
 _process = object()  # of this process, and of no copy that a fork makes
 
 

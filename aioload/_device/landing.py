@@ -206,7 +206,7 @@ class Landing:
         with self._changed:
             if self._closed is None:
                 self._closed = error or ClosedError("the loader was closed")
-            # what is still being copied is held by the copy thread until it has been
+            # what is still being copied to is the copy stream's: it hands that out again after these copies
             self._ready.clear()
             self.bytes_ready = 0
             self.wake()

@@ -489,7 +489,7 @@ def test_what_is_ready_can_be_taken_while_paused(device: SimulatedDevice) -> Non
     with opened(device) as copier:
         landing = copier.begin(Slot(device, 9))
         device.advance(1)
-        until(lambda: not copier._flights)
+        until(lambda: not copier._sender.flights)
         with copier.pause():
             found = [int(take(landing)["x"][0]) for _ in range(2)]
             with pytest.raises(ConfigError, match="before or after pause"):
@@ -499,15 +499,20 @@ def test_what_is_ready_can_be_taken_while_paused(device: SimulatedDevice) -> Non
     assert found == [0, 1]
 
 
-def test_a_pause_before_anything_began(device: SimulatedDevice) -> None:
-    """It is free, and so is one of a thread that has ended."""
+def test_a_pause_before_anything_began(new_device: NewDevice) -> None:
+    """Not even a stream is opened in it; one of a thread that has ended is free."""
+    device = new_device()
     with opened(device) as copier:
-        with copier.pause():
-            pass
-        copier.begin(Slot(device, 1))
-        device.advance(1)
+        source = Slot(device, 3)
+        with copier.pause(), device.capture():
+            landing = copier.begin(source)
+            calls = list(device.calls)
+        found = [int(take(landing)["x"].numel()) for _ in range(3)]
     with copier.pause():
         pass
+
+    assert calls == ["register"]
+    assert found == [256] * 3
 
 
 # Failures ---------------------------------------------------------------------------------------------
