@@ -113,7 +113,7 @@ def pack(
     """
     leaves, structure = flatten(batch, is_leaf=stays_whole)
     tensors, foreign = _sort(leaves, holds)
-    if whole is not None and tensors and _fills(tensors, whole):
+    if whole is not None and whole.numel() and tensors and _fills(tensors, whole):
         places = [Place(number, view_of(tensor), _start(tensor, whole)) for number, tensor in tensors]
         moves = [Move(whole, 0, whole.numel(), staged=not is_locked(whole))]
         return Parcel(leaves, structure, places, moves, foreign, whole.numel())

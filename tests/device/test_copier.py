@@ -465,6 +465,14 @@ def test_copies_that_are_too_slow_are_told(new_device: NewDevice) -> None:
 # Pausing ----------------------------------------------------------------------------------------------
 
 
+def go_another_way(new_device: NewDevice) -> None:
+    """Do so much with another device that a thread of the first would have had the time to do something."""
+    device = new_device()
+    with opened(device) as copier:
+        landing = copier.begin(Slot(device, 50))
+        [take(landing) for _ in range(50)]
+
+
 def test_nothing_touches_the_device_while_paused(new_device: NewDevice) -> None:
     """All copies are complete when the pause begins, and the thread stays away until it ends."""
     device = new_device(seconds=random_times(9))
@@ -482,6 +490,22 @@ def test_nothing_touches_the_device_while_paused(new_device: NewDevice) -> None:
 
     assert quiet == [0] * 5
     assert [int(x[0]) for x in found] == list(range(10))
+
+
+def test_a_batch_that_is_taken_in_a_pause_makes_room_for_no_copy(new_device: NewDevice) -> None:
+    """The next one is copied when the pause has ended."""
+    device = new_device()
+    with opened(device) as copier:
+        landing = copier.begin(Slot(device, 9))
+        until(lambda: landing.ready == 2)
+        with copier.pause():
+            copies = device.calls.count("copy")
+            take(landing)
+            go_another_way(new_device)
+            again = device.calls.count("copy")
+        rest = [take(landing) for _ in range(8)]
+
+    assert (copies, again, len(rest)) == (2, 2, 8)
 
 
 def test_what_is_ready_can_be_taken_while_paused(device: SimulatedDevice) -> None:
@@ -506,6 +530,7 @@ def test_a_pause_before_anything_began(new_device: NewDevice) -> None:
         source = Slot(device, 3)
         with copier.pause(), device.capture():
             landing = copier.begin(source)
+            go_another_way(new_device)
             calls = list(device.calls)
         found = [int(take(landing)["x"].numel()) for _ in range(3)]
     with copier.pause():
