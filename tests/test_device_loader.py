@@ -20,8 +20,8 @@ import pytest
 import scripts
 import torch
 from batches import counted, gather, pack, plain
+from leaks import copy_threads
 from resuming import rows
-from test_prefetch import copy_threads
 
 import aioload
 from aioload import ClosedError, ConfigError, Loader

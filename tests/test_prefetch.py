@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import scripts
 import torch
+from leaks import copy_threads
 from torch.utils.data import DataLoader, TensorDataset
 
 import aioload
@@ -53,11 +54,6 @@ def take_async(batches: Any) -> list[Any]:
 
 
 FACES = [take_sync, take_async]
-
-
-def copy_threads() -> list[str]:
-    """Copy threads that run."""
-    return [thread.name for thread in threading.enumerate() if thread.name == "aioload-copy"]
 
 
 @pytest.mark.parametrize("take", FACES)

@@ -91,7 +91,7 @@ class Copier:
         self._pauses = 0
         # nothing is under way, and nothing will be done to the device before it has looked for pauses
         self._parked = True
-        self._closing = False
+        self._closing = self._left_behind = False
         self._process = _process
 
     def adopt(self, memory: NDArray[np.uint8], touch: Callable[[int, int], None]) -> None:
@@ -181,10 +181,12 @@ class Copier:
         return self._thread.is_alive() and self._thread is not threading.current_thread()
 
     def join(self, seconds: float) -> None:
-        """Wait until the thread has ended, which a device that is stuck can prevent."""
-        if self._thread.ident is not None and self._thread is not threading.current_thread():
-            self._thread.join(seconds)
+        """Wait until the thread has ended, which a device that is stuck can prevent; once."""
+        if self._left_behind or not self._thread.is_alive() or self._thread is threading.current_thread():
+            return
+        self._thread.join(seconds)
         if self._thread.is_alive():
+            self._left_behind = True
             _log.warning(
                 "%s did not answer within %.1f s; its copy thread is left behind", self._device.name, seconds
             )
