@@ -485,7 +485,9 @@ def test_a_pause_leaves_the_device_alone(large: Path, device: SimulatedDevice) -
     loader = Loader(large, batch_size=8, num_workers=1, device=device, memory_limit="32MiB")
     found = []
 
-    with loader.pause(), loader.sync() as source:
+    with loader.sync() as source:
+        with loader.pause(), device.capture(), pytest.raises(ConfigError, match="before or after pause"):
+            next(iter(source))
         for batch in source:
             with source.pause(), device.capture():
                 device.launch(lambda x: None, batch["x"])

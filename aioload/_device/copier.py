@@ -89,6 +89,7 @@ class Copier:
         self._landing: Landing | None = None
         self._adopts: tuple[NDArray[np.uint8], Callable[[int, int], None]] | None = None
         self._pauses = 0
+        self._paused_by: set[int] = set()  # threads, each of which would wait for itself
         # nothing is under way, and nothing will be done to the device before it has looked for pauses
         self._parked = True
         self._closing = self._left_behind = False
@@ -116,7 +117,7 @@ class Copier:
     def begin(self, source: Source) -> Landing:
         """Begin an iteration, which takes over from the one before. From the user's thread."""
         self.leave()
-        landing = Landing(self._changed, source, self._device, self._counters)
+        landing = Landing(self._changed, source, self._device, self._counters, self._paused_by)
         with self._changed:
             if self._closing:
                 raise ClosedError("it was closed; make a new one to go on")
@@ -133,16 +134,13 @@ class Copier:
             self._changed.notify_all()
             while not self._parked and self._thread.is_alive():
                 self._changed.wait(_LIVENESS)
-            landing = self._landing
-            if landing is not None:
-                landing.paused_by = threading.get_ident()
+            self._paused_by.add(threading.get_ident())
         try:
             yield
         finally:
             with self._changed:
                 self._pauses -= 1
-                if landing is not None:
-                    landing.paused_by = None
+                self._paused_by.discard(threading.get_ident())
                 self._changed.notify_all()
 
     def check(self) -> None:

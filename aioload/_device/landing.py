@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -89,10 +89,16 @@ class Landing:
         source: where they come from.
         device: where they are copied to.
         counters: told of waits.
+        paused_by: threads that have paused copies.
     """
 
     def __init__(
-        self, changed: threading.Condition, source: Source, device: Device, counters: Counters
+        self,
+        changed: threading.Condition,
+        source: Source,
+        device: Device,
+        counters: Counters,
+        paused_by: Set[int],
     ) -> None:
         self.source = source
         self.due = 0
@@ -102,7 +108,7 @@ class Landing:
         self.marks: deque[Event] = deque()  # in the user's stream, when batches were taken
         self.starved = 0.0  # seconds that the copy thread waited for the source
         self.starving_since: float | None = None
-        self.paused_by: int | None = None  # a thread
+        self._paused_by = paused_by
         self._changed = changed
         self._device = device
         self._counters = counters
@@ -229,7 +235,7 @@ class Landing:
         return bool(self._ready) or self.over or self.source.calls
 
     def _begin_wait(self) -> None:
-        if self.paused_by == threading.get_ident():
+        if threading.get_ident() in self._paused_by:
             raise ConfigError("no batch is ready while copies are paused; take it before or after pause()")
         if self._waits is None:
             self._waits = time.perf_counter(), self._starved_so_far()
