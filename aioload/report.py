@@ -71,6 +71,7 @@ def _copies(stats: LoaderStats) -> str:
     """Say what the copies to the device were like."""
     rate = stats.device_bytes / stats.device_seconds if stats.device_seconds else 0.0
     told = f"{_size(stats.device_bytes)}, {_size(rate)}/s, {stats.device_overlap:.0%} behind the model's work"
+    told += f", {_size(stats.locked_bytes)} page-locked"
     if stats.device_staged:
         told += f"; {stats.device_staged:,} of {stats.device_batches:,} batches through staging buffers"
     return told

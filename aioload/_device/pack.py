@@ -129,12 +129,10 @@ def view_of(tensor: Any) -> View:
     return View(tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()))
 
 
-def as_bytes(tensor: Any) -> Any:
-    """Return a tensor's memory, from its first item to its last, as a flat uint8 tensor."""
+def as_bytes(tensor: Any, size: int) -> Any:
+    """Return the bytes of a tensor without gaps, so many, as a flat uint8 tensor."""
     torch: Any = sys.modules["torch"]
-    view = view_of(tensor)
-    items = view.size // view.dtype.itemsize
-    return tensor.as_strided((items,), (1,)).view(torch.uint8)
+    return tensor.as_strided((size // tensor.dtype.itemsize,), (1,)).view(torch.uint8)
 
 
 def tensors_in(thing: Any, depth: int = 4) -> list[Any]:
@@ -171,15 +169,21 @@ def _apart(
     is_locked: Callable[[Any], bool],
 ) -> Parcel:
     """Plan for tensors that lie apart: staged ones first, so that they are one copy."""
+    staged: list[tuple[int, Any, View, int]] = []
+    direct: list[tuple[int, Any, View, int]] = []
+    for number, tensor in tensors:
+        dense = _dense(tensor)
+        view = view_of(dense)
+        size = view.size
+        kind = direct if size >= LARGE_BYTES and is_locked(dense) else staged
+        kind.append((number, dense, view, size))
+
     places, moves, start = [], [], 0
-    dense = [(number, _dense(tensor)) for number, tensor in tensors]
-    direct = {number: view_of(tensor).size >= LARGE_BYTES and is_locked(tensor) for number, tensor in dense}
-    for number, tensor in sorted(dense, key=lambda one: direct[one[0]]):
-        view = view_of(tensor)
+    for number, tensor, view, size in (*staged, *direct):
         places.append(Place(number, view, start))
-        if view.size:
-            moves.append(Move(as_bytes(tensor), start, view.size, staged=not direct[number]))
-        start += -(-view.size // ALIGNMENT) * ALIGNMENT
+        if size:
+            moves.append(Move(as_bytes(tensor, size), start, size, staged=len(places) <= len(staged)))
+        start += -(-size // ALIGNMENT) * ALIGNMENT
     return Parcel(leaves, structure, places, moves, foreign, start)
 
 
@@ -226,20 +230,18 @@ def _fills(tensors: list[tuple[int, Any]], whole: Any) -> bool:
     first, last = whole.data_ptr(), whole.data_ptr() + whole.numel()
     used = 0
     for _, tensor in tensors:
-        view, start = view_of(tensor), tensor.data_ptr()
-        if not view.size:
+        size, start = view_of(tensor).size, tensor.data_ptr()
+        if not size:
             continue
-        if not first <= start <= start + view.size <= last or (start - first) % view.dtype.itemsize:
+        if not first <= start <= start + size <= last or (start - first) % tensor.dtype.itemsize:
             return False
-        used += view.size
+        used += size
     return 2 * used >= int(whole.numel())
 
 
 def _dense(tensor: Any) -> Any:
     """Return a tensor that has no gaps or overlaps, with the same values; mostly the same one."""
-    items = view_of(tensor).size // tensor.dtype.itemsize
-    # overlaps have more items than memory, gaps more memory than items
-    return tensor if items == tensor.numel() and _is_permuted(tensor) else tensor.contiguous()
+    return tensor if tensor.is_contiguous() or _is_permuted(tensor) else tensor.contiguous()
 
 
 def _is_permuted(tensor: Any) -> bool:

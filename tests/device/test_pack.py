@@ -197,4 +197,6 @@ def test_any_tensors_arrive(makes: list[tuple[Any, list[int]]], locked: bool) ->
 
     assert all(one.equal(other) for one, other in zip(found, tensors, strict=True))
     assert [tensor.dtype for tensor in found] == [dtype for dtype, _ in makes]
-    assert [as_bytes(tensor).numel() for tensor in found] == [tensor.nbytes for tensor in tensors]
+    assert [as_bytes(tensor, tensor.nbytes).numel() for tensor in found] == [
+        tensor.nbytes for tensor in tensors
+    ]
