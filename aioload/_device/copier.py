@@ -268,6 +268,8 @@ class Copier:
     def _send(self, cargo: Cargo, landing: Landing) -> Entry:
         """Ask for all that brings a batch to the device; whatever fails, its memory is let go."""
         try:
+            if len(landing.marks) > _LEAD:
+                self._reap(0)  # which waits for no step
             while len(landing.marks) > _LEAD:
                 landing.marks.popleft().synchronize()
             return self._sender.send(cargo)

@@ -79,3 +79,12 @@ def test_memory_that_cannot_be_touched_is_not_locked(
     assert not locked.is_locked(torch.from_numpy(memory[:100]))
     assert "none left" in caplog.text
     assert (locked.registered_bytes, device.calls) == (0, [])
+
+
+def test_less_than_a_page_is_not_registered(device: SimulatedDevice) -> None:
+    """Nothing to register would be an error of the driver's."""
+    locked = Locked(device, stages=1)
+
+    locked.adopt(np.zeros(100, np.uint8), lambda start, stop: None)
+
+    assert (locked.registered_bytes, device.calls) == (0, [])
