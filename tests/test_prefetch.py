@@ -6,8 +6,10 @@ import asyncio
 import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -219,6 +221,61 @@ def test_a_prefetcher_that_nobody_has_ends_by_itself() -> None:
     assert copy_threads() == []
 
 
+def test_an_iteration_that_has_ended_is_nobodys() -> None:
+    """It goes with its last reference, and with it what it goes through, without a garbage collection."""
+    gc.collect()
+    gc.disable()
+    try:
+        with simulated() as device, DevicePrefetcher(numbered(3), device) as prefetcher:
+            iterator = iter(prefetcher)
+            found = len(list(iterator))
+            gone = weakref.ref(iterator)
+
+            del iterator
+
+            assert (found, gone()) == (3, None)
+    finally:
+        gc.enable()
+
+
+def test_a_fork_leaves_the_thread_to_the_parent(tmp_path: Path) -> None:
+    """The child says so at its next step and ends by itself, though a lock was held when it was made."""
+    script = """
+    import os, sys, threading
+    import torch
+    from aioload import ClosedError, DevicePrefetcher
+    from aioload._device.simulated import SimulatedDevice
+
+    prefetcher = DevicePrefetcher([torch.zeros(1000)] * 100, SimulatedDevice())
+    batches = iter(prefetcher)
+    next(batches)
+    held, go = threading.Event(), threading.Event()
+
+    def hold():
+        with prefetcher._copier._changed:
+            held.set()
+            go.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    child = os.fork()
+    if not child:
+        try:
+            next(batches)
+        except ClosedError as error:
+            sys.exit(7 if "forked" in str(error) else 8)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    go.set()
+    thread.join()
+    print(status, len(list(batches)))
+    prefetcher.close()
+    """
+    ended = scripts.run(script, folder=tmp_path)
+
+    assert (ended.status, ended.out, ended.err) == (0, "7 99\n", "")
+
+
 def test_stats_tell_what_was_copied() -> None:
     """Batches, bytes, times."""
     with simulated() as device, DevicePrefetcher(numbered(5), device) as prefetcher:
@@ -283,7 +340,7 @@ def test_loaders_bring_their_batches_themselves(tiny_set: Any) -> None:
             DevicePrefetcher(wrapped, None)
 
 
-def test_a_program_that_does_not_close_ends(tmp_path: Any) -> None:
+def test_a_program_that_does_not_close_ends(tmp_path: Path) -> None:
     """With batches on their way, and nothing to say about it."""
     script = """
 import torch
