@@ -4,14 +4,13 @@ The hand-over is written against this alone. Two implementations stand beside it
 simulated one, whose copies happen late and which finds out who touches memory too early.
 
 Sizes are bytes; blocks and host memory are flat uint8 tensors. A stream does what it is given in order, and
-streams know nothing of each other but by events. All methods but `current_stream` and `wait` belong to the
-copy thread.
+streams know nothing of each other but by events. `current_stream`, `record`, `wait` and `keep` are for any
+thread, all else is the copy thread's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import numpy as np
@@ -59,9 +58,6 @@ class Device(Protocol):
 
     def current_stream(self) -> Stream:
         """Return the stream on which the calling thread computes on this device as of now."""
-
-    def on(self, stream: Stream) -> AbstractContextManager[Any]:
-        """Make a stream the calling thread's current one for a while."""
 
     def record(self, stream: Stream, *, timed: bool = False) -> Event:
         """Mark what a stream has been given so far."""

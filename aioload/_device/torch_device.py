@@ -10,8 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,11 +86,6 @@ class TorchDevice:
     def current_stream(self) -> Stream:
         """Return the calling thread's stream on this device."""
         return self._module.current_stream(self.target)
-
-    def on(self, stream: Stream) -> AbstractContextManager[Any]:
-        """Make a stream the calling thread's current one."""
-        found: AbstractContextManager[Any] = self._module.stream(stream)
-        return found
 
     def record(self, stream: Stream, *, timed: bool = False) -> Event:
         """Mark a place in a stream."""
@@ -192,11 +186,6 @@ class PlainDevice:
     def current_stream(self) -> Stream:
         """Return what stands for a stream."""
         return None
-
-    @contextlib.contextmanager
-    def on(self, stream: Stream) -> Iterator[None]:
-        """Do as always."""
-        yield
 
     def record(self, stream: Stream, *, timed: bool = False) -> Event:
         """Note the time."""
