@@ -176,9 +176,12 @@ def test_a_slow_device_and_little_memory(large: Path, device: SimulatedDevice) -
     needed = refused.value.needed
     device.seconds_of = lambda kind, size: 0.004 if kind == "copy" else 0.0
 
-    with Loader(large, batch_size=8, num_workers=2, memory_limit=needed, device=device).sync() as loader:
-        found = [rows(batch) for batch in loader if device.synchronize() is None]
+    with batches.Warnings() as warned:
+        loader = Loader(large, batch_size=8, num_workers=2, memory_limit=needed, device=device)
+        with loader.sync() as source:
+            found = [rows(batch) for batch in source if device.synchronize() is None]
 
+    assert warned.messages == []
     assert list(itertools.chain(*found)) == list(range(200))
 
 

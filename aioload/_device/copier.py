@@ -353,11 +353,11 @@ class Copier:
 
     def _end(self) -> None:
         """Give back what the thread has: copies first, then page-locked memory; then the arena may go."""
-        try:
-            self._reap(0)
-            self._locked.close()
-        except Exception:  # the device has failed, and all that is left is to go
-            _log.debug("a device could not be left in order", exc_info=True)
+        for part in (lambda: self._sender.reap(0), self._locked.close):
+            try:
+                part()
+            except Exception:  # the device has failed, and all that is left is to go
+                _log.debug("a device could not be left in order", exc_info=True)
         with self._changed:
             self._parked = True
             self._changed.notify_all()

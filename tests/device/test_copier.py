@@ -236,6 +236,51 @@ def test_memory_comes_back_while_nothing_more_is_there(device: SimulatedDevice) 
         until(lambda: source.released == [0])
 
 
+class Dry(Slot):
+    """A source that gives one batch, and then has none yet."""
+
+    def __init__(self, device: SimulatedDevice) -> None:
+        super().__init__(device, 1)
+        self.asked, self.gate, self.waited = 0, threading.Event(), threading.Event()
+
+    def take(self) -> Cargo:
+        self.asked += 1
+        if self.asked == 2:
+            self.gate.wait(10)
+        if self.asked > 1:
+            raise anyio.WouldBlock
+        return super().take()
+
+    def wait(self, timeout: float) -> None:
+        self.waited.set()
+        self.gate.wait(timeout)
+
+
+def test_memory_comes_back_while_the_source_has_nothing_yet(new_device: NewDevice) -> None:
+    """It may wait for just that memory."""
+    device = new_device(seconds=random_times(5))
+    with opened(device) as copier:
+        source = Dry(device)
+        copier.begin(source)
+        source.gate.set()
+        until(lambda: source.released == [0])
+
+
+def test_what_has_nothing_to_do_asks_the_device_nothing(new_device: NewDevice) -> None:
+    """A thread that was in its source when a pause began is still away from the device when it returns."""
+    device = new_device(seconds=lambda kind, size: 0.01 if kind == "copy" else 0.0)
+    with opened(device) as copier:
+        source = Dry(device)
+        landing = copier.begin(source)
+        take(landing)  # before its copy has run, so that a wait of the stream's is to be added up
+        until(lambda: source.asked == 2)
+        copier._sender.reap(0)
+        copier._parked = True  # as it is where all copies had run before it went into its source
+        with copier.pause(), device.capture():
+            source.gate.set()
+            source.waited.wait(10)
+
+
 def test_an_iterable_may_use_its_memory_again(new_device: NewDevice) -> None:
     """It is asked for the next batch when the copy of the one before has run: one buffer serves them all."""
     device = new_device(seconds=random_times(5))
@@ -615,6 +660,33 @@ def test_a_copy_that_was_begun_is_waited_for_when_the_next_fails(device: Simulat
             take(landing)
 
     assert (early, released) == ([], [True])
+
+
+def test_a_thread_that_fails_waits_for_its_copies(device: SimulatedDevice) -> None:
+    """Whatever it dies of: memory is not unlocked while a copy reads it."""
+    device.seconds_of = lambda kind, size: 1.0 if kind == "copy" else 0.0
+
+    def fail() -> None:
+        raise OddError("of whoever is woken")
+
+    with opened(device) as copier:
+        memory = np.zeros(1 << 16, np.uint8)
+        copier.adopt(memory[-memory.ctypes.data % 4096 :][: 8 << 12], lambda first, stop: None)
+        landing = copier.begin(Whole(memory[-memory.ctypes.data % 4096 :][:512]))
+        landing.call_when_ready(fail)
+        until(lambda: device.waiting)
+        device.advance(5)
+        until(lambda: not copier._thread.is_alive())
+
+    assert device.calls[-2:] == ["copy", "unregister"]
+
+
+class Whole(Slot):
+    """A source of one batch, which fills a piece of memory."""
+
+    def __init__(self, memory: Any) -> None:
+        self.memory, self.count, self.taken, self.closed = memory[None], 1, 0, False
+        self.released: list[int] = []
 
 
 def test_a_thread_that_cannot_begin_says_so(device: SimulatedDevice) -> None:
