@@ -27,6 +27,7 @@ import time
 import traceback
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
@@ -353,7 +354,8 @@ class Copier:
 
     def _end(self) -> None:
         """Give back what the thread has: copies first, then page-locked memory; then the arena may go."""
-        for part in (lambda: self._sender.reap(0), self._locked.close):
+        parts: tuple[Callable[[], None], ...] = (partial(self._sender.reap, 0), self._locked.close)
+        for part in parts:
             try:
                 part()
             except Exception:  # the device has failed, and all that is left is to go
