@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from .decode import for_encoding, for_kind
+from .decode.default import Defaulted, fitting
 from .errors import ConfigError
 from .order import Shuffle
 
@@ -34,6 +36,9 @@ class Source(Protocol):
     @property
     def index(self) -> Index:
         """Where each record lies."""
+
+    def tolerate(self) -> None:
+        """Let the set be opened though shards are missing: their records fail when they are read."""
 
     def open_storage(self) -> Storage:
         """Return a storage of the files; whoever opens it closes it."""
@@ -72,13 +77,51 @@ class Collection(ABC):
         """By field, what its bytes are where they are not as in a set of aioload's own."""
 
     @property
+    def defaults(self) -> Mapping[str, Any]:
+        """By field, what samples have where a record lacks it."""
+        return {}
+
+    @property
     def decoders(self) -> dict[str, Decoder]:
-        """What makes a value of a field's bytes, by default."""
-        encodings = self.encodings
-        return {
-            field: for_encoding(encodings[field]) if field in encodings else for_kind(kind)
-            for field, kind in self.fields.items()
-        }
+        """What makes a value of a field's bytes, by default.
+
+        Raises:
+            ConfigError: as `decoders_of` does.
+        """
+        return self.decoders_of(self.fields)
+
+    def decoders_of(
+        self, fields: Iterable[str], own: Mapping[str, Decoder] = MappingProxyType({})
+    ) -> dict[str, Decoder]:
+        """Return what makes values of some fields' bytes, or of their absence.
+
+        Args:
+            fields: their names.
+            own: the user's decoders.
+
+        Raises:
+            ConfigError: bytes of a field are never decoded, or its default is not what its decoder gives.
+        """
+        kinds, encodings, defaults = self.fields, self.encodings, self.defaults
+        found: dict[str, Decoder] = {}
+        for field in fields:
+            kind, encoding = kinds[field], encodings.get(field)
+            decode = own[field] if field in own else self._usual(field, kind, encoding)
+            if field in defaults:
+                value = defaults[field]
+                value = value if field in own else fitting(field, kind, encoding, value)
+                decode = Defaulted(decode, value)
+            found[field] = decode
+        return found
+
+    def _usual(self, field: str, kind: str, encoding: str | None) -> Decoder:
+        """Return the decoder that a field has by default."""
+        try:
+            return for_kind(kind) if encoding is None else for_encoding(encoding)
+        except ConfigError as error:
+            where = f"field {field!r} of {self.source}: "
+            facts = {"what": f"{where}{error.facts['what']}"} if "what" in error.facts else {}
+            raise ConfigError(f"{where}{error}", field=field, **facts) from error
 
     @property
     @abstractmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -100,6 +101,11 @@ class Selection(RecordSet):
         return self._parent.encodings
 
     @property
+    def defaults(self) -> Mapping[str, Any]:
+        """By field, what samples have where a record lacks it."""
+        return self._parent.defaults
+
+    @property
     def metadata(self) -> Any:
         """The set's."""
         return self._parent.metadata
@@ -152,6 +158,11 @@ class Concat(RecordSet):
     def encodings(self) -> dict[str, str]:
         """By field, what its bytes are where they are not as in a set of aioload's own."""
         return self._parts[0].encodings
+
+    @property
+    def defaults(self) -> Mapping[str, Any]:
+        """By field, what samples have where a record lacks it."""
+        return _all_defaults(self._parts)
 
     @property
     def metadata(self) -> Any:
@@ -242,6 +253,11 @@ class Mix(Collection):
         return self._parts[0].encodings
 
     @property
+    def defaults(self) -> Mapping[str, Any]:
+        """By field, what samples have where a record lacks it."""
+        return _all_defaults(self._parts)
+
+    @property
     def metadata(self) -> Any:
         """What all parts have kept alike, else None."""
         return _common_metadata(self._parts)
@@ -328,7 +344,25 @@ def _same_fields(name: str, parts: Sequence[Any]) -> tuple[RecordSet, ...]:
                 f"{part.source} has {other}; pack them alike",
                 field=differ[0],
             )
+    _all_defaults(parts)
     return tuple(parts)
+
+
+def _all_defaults(parts: Sequence[Collection]) -> dict[str, Any]:
+    """Return the defaults of sets that go together: there is one decoder for each field.
+
+    Raises:
+        ConfigError: two sets have different ones for a field.
+    """
+    found: dict[str, Any] = {}
+    for part in parts:
+        for field, value in part.defaults.items():
+            if pickle.dumps(found.setdefault(field, value)) != pickle.dumps(value):
+                raise ConfigError(
+                    f"the sets have different defaults for the field {field!r}; give all the same",
+                    field=field,
+                )
+    return found
 
 
 def _described(part: Collection) -> dict[str, str]:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import operator
 import os
-import secrets
+import pickle
 import threading
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
@@ -17,46 +15,30 @@ import numpy as np
 from anyio.from_thread import start_blocking_portal
 
 from .compose import RecordSet
-from .errors import AioloadError, ConfigError, NotFoundError, ShardError
+from .errors import AioloadError, ConfigError
 from .foreign import (
-    MDS_INDEX,
     Bar,
     Contents,
-    Foreign,
-    Place,
+    Opening,
+    Outcome,
     Progress,
-    Wids,
     check_records,
-    damage_of,
-    list_shards,
+    first_bar,
     no_bar,
-    open_foreign,
-    parse_wids,
-    pieces,
-    place_of,
-    read_piece,
+    walk,
+    with_defaults,
 )
+from .home import Home
 from .shard.example import ENCODINGS
-from .shard.format import INDEX_NAME, MANIFEST_NAME, RecordFormat, check_sum
-from .shard.index import parse_index
+from .shard.format import RecordFormat, check_sum
 from .shard.kinds import check_fields
-from .shard.manifest import Manifest
-from .storage import (
-    Lent,
-    LocalStorage,
-    Packed,
-    Storage,
-    Unpacked,
-    close,
-    default_cache_folder,
-    read,
-)
-from .storage.remote import Remote
+from .storage import Storage, close, read
 from .table import IndexTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from .decode import Decoder
     from .shard.check import VerifyReport
     from .shard.index import Index
 
@@ -74,13 +56,16 @@ class Dataset(RecordSet):
     sets of some of its records.
 
     Args:
-        source: a folder, a shard, a pattern such as `train-{000..099}.tar`, the address of one of these (s3,
-            gs, az, http or https), a list of shards, or a storage that holds the files of a set. A storage is
-            used from several event loops, and never closed by the set or its loaders.
+        source: a folder, a shard, a pattern such as `train-{000..099}.tar`, `{a,b}.tar` or `train-*.tar`, the
+            address of one of these (s3, gs, az, http or https; stars in the last part of a bucket's alone), a
+            list of them, or a storage that holds the files of a set. A storage is used from several event
+            loops, and never closed by the set or its loaders.
         fields: of shards of others: the fields that are wanted, in this order, with their kinds, such as
             `{"jpg": "image", "cls": "int"}`; by default those of the first record, with the kinds that their
             names tell. For TFRecord, `"example:bytes"`, `"example:int64"` and `"example:float"` are kinds,
             too: lists of any length.
+        defaults: by field, what samples have where a record lacks it: a value such as the field's decoder
+            gives, for example `{"label": -1}`. Without one that is an error.
         storage_options: how the network is spoken to, such as `{"endpoint": …, "anonymous": True}`; for an
             address alone. Names: endpoint, region, access_key_id, secret_access_key, anonymous, headers,
             connect_timeout, read_timeout and deadline (seconds), attempts, hedge, max_in_flight (bytes).
@@ -98,38 +83,17 @@ class Dataset(RecordSet):
         source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Storage,
         *,
         fields: Mapping[str, str] | None = None,
+        defaults: Mapping[str, Any] | None = None,
         storage_options: Mapping[str, Any] | None = None,
         cache_dir: str | os.PathLike[str] | bool | None = None,
         cache_bytes: int | str | None = None,
     ) -> None:
         self._wanted = None if fields is None else _checked(fields)
-        self._storage = source if isinstance(source, Storage) else None
-        self._place = Place(repr(source)) if isinstance(source, Storage) else place_of(source)
-        self._again: tuple[Callable[..., Dataset], tuple[Any, ...]] = (
-            partial(Dataset, fields=self._wanted),
-            (source if isinstance(source, (str, os.PathLike, Storage)) else tuple(source),),
-        )
-        self._options = storage_options, cache_dir, cache_bytes
-        self._token = secrets.token_hex(8)
-        self._remote: Remote | None = None
-        if self._storage is None and self._place.is_address:
-            self._remote = Remote(self._place.root, storage_options, cache_dir, cache_bytes)
-            again = partial(  # as it is now: what was given may be changed later
-                Dataset,
-                fields=self._wanted,
-                storage_options=asdict(self._remote.options),
-                cache_dir=cache_dir if cache_dir is True else self._remote.folder,
-                cache_bytes=cache_bytes,
-            )
-            self._again = again, self._again[1]
-        elif storage_options or cache_dir or cache_bytes:
-            raise ConfigError(
-                "storage_options, cache_dir and cache_bytes go with an address such as s3://…, which "
-                f"{self._place.root} is not; leave them out"
-            )
-        self._root = self._place.root if self._remote is None else self._remote.shown
-        self.source = _described(self._root, self._place.names)
+        self._defaults = _copied(defaults)
+        self._home = Home(source, storage_options, cache_dir, cache_bytes)
+        self.source = self._home.shown
         """Where the set lies, for messages: nothing secret is in it."""
+        self._is_tolerant = False
         self._lock = threading.Lock()
         self._opened: Contents | None = None
         self._table: IndexTable | None = None
@@ -156,15 +120,11 @@ class Dataset(RecordSet):
         if not -len(self) <= number < len(self):
             raise IndexError(f"{self.source} has {len(self)} records; there is no record {number}")
         number %= len(self)
+        decoders = self.decoders
         key, payloads = self.split_record(number, memoryview(self.read_record(number)))
         sample: dict[str, Any] = {}
-        decoders = self.decoders
         for field in self.fields:
-            try:
-                sample[field] = decoders[field](payloads[field])
-            except AioloadError as error:
-                error.add_note(f"in field {field!r} of record {number} of {self.source}")
-                raise
+            sample[field] = self.decode_field(decoders[field], payloads[field], number, key, field)
         sample["__key__"] = str(number) if key is None else key
         return sample
 
@@ -174,7 +134,8 @@ class Dataset(RecordSet):
         return f"<Dataset {self.source!r} records={len(self)} fields={self.fields}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return self._again  # keys among the options, too: another process needs them as this one does
+        source, options = self._home.again  # keys, too: another process needs them as this one does
+        return partial(Dataset, fields=self._wanted, defaults=self._defaults, **options), (source,)
 
     @property
     def kind(self) -> str:
@@ -192,6 +153,12 @@ class Dataset(RecordSet):
         return dict(self.contents.encodings)
 
     @property
+    def defaults(self) -> Mapping[str, Any]:
+        """By field, what samples have where a record lacks it; none where records have all fields."""
+        may_lack = getattr(self.format, "optional", ())
+        return {field: value for field, value in self._defaults.items() if field in may_lack}
+
+    @property
     def metadata(self) -> Any:
         """What the writer was told to keep, such as names of classes."""
         return self.contents.metadata
@@ -201,7 +168,8 @@ class Dataset(RecordSet):
         """All that is known of the set."""
         with self._lock:
             if self._opened is None:
-                self._opened = _blocking(self._open())
+                opening = Opening(self._wanted, bar=first_bar, is_tolerant=self._is_tolerant)
+                self._opened = with_defaults(_blocking(self._home.open(opening)), self._defaults)
             return self._opened
 
     @property
@@ -251,40 +219,73 @@ class Dataset(RecordSet):
         try:
             return self.format.split(raw)
         except AioloadError as error:
-            located = self.index.locate(np.array([record], np.int64))
-            shard = self.index.shards[int(located.shard[0])]
-            place = {"shard": shard, "record": record, "offset": int(located.start[0])}
-            raise type(error)(f"record {record} ({shard}): {error}", **(error.facts | place)) from error
+            raise self._placed(error, record, error.key) from error
 
-    def raw_records(self) -> Iterator[tuple[int, memoryview]]:
-        """Yield number and bytes of each record in its order, reading many at a time; no sum is compared.
+    def decode_field(
+        self, decode: Decoder, payload: memoryview, record: int, key: str | None, field: str
+    ) -> Any:
+        """Decode one field of a record.
 
         Raises:
-            ShardError: a shard cannot be read to its end; after all that come before.
+            SampleError: it cannot be; says in which field of which record.
         """
-        shards = self.index.shards  # asked for first: what a storage must unpack is known once a set is open
+        try:
+            return decode(payload)
+        except AioloadError as error:
+            stored = self.encodings.get(field, self.fields[field])
+            raise self._placed(error, record, key, f"field {field!r} ({stored}): ", field=field) from error
+
+    def _placed(
+        self, error: AioloadError, record: int, key: str | None, more: str = "", **facts: Any
+    ) -> AioloadError:
+        """Return an error that says where a record lies."""
+        located = self.index.locate(np.array([record], np.int64))
+        shard = self.index.shards[int(located.shard[0])]
+        where = f"record {record} ({'' if key is None else f'key {key!r}, '}{shard}): {more}"
+        facts |= {"shard": shard, "record": record, "key": key, "offset": int(located.start[0])}
+        if "what" in error.facts:
+            facts["what"] = f"{where}{error.facts['what']}"
+        return type(error)(f"{where}{error}", **(error.facts | facts))
+
+    def raw_records(self) -> Iterator[tuple[int, memoryview]]:
+        """Yield number and bytes of each record in its order, reading many at a time, and some ahead.
+
+        Raises:
+            ShardError: a record fails its sum, or a shard cannot be read to its end; after all before it.
+        """
+        for record, outcome in self.outcomes():
+            if isinstance(outcome, AioloadError):
+                raise outcome
+            yield record, outcome
+
+    def outcomes(self) -> Iterator[Outcome]:
+        """Yield number and bytes of each record in its order, or the error of one that cannot be read."""
+        contents = self.contents  # asked for first: what a storage must unpack is known once a set is open
         with start_blocking_portal() as portal:
             storage = self.open_storage()
             try:
-                for shard, name in enumerate(shards):
-                    first, stop = self.index.shard_records[shard : shard + 2].tolist()
-                    damage = damage_of(self.contents, shard)
-                    for begin, end in pieces(self.index, first, stop - (damage is not None)):
-                        yield from portal.call(read_piece, storage, self.index, name, begin, end)
-                    if damage is not None:
-                        raise damage
+                with portal.wrap_async_context_manager(walk(contents, storage)) as pieces:
+                    while (piece := portal.call(pieces.take)) is not None:
+                        yield from piece
             finally:
                 portal.call(close, storage)
 
     def open_storage(self) -> Storage:
         """Return a storage of this set's files, for one event loop; whoever opens it closes it."""
-        if self._opened is None:
-            return self._plain_storage()
-        storage = self._plain_storage(self._opened)
-        return self._unpacked(storage, self._opened.packed) if self._opened.packed else storage
+        return self._home.storage(self._opened)
+
+    def tolerate(self) -> None:
+        """Let the set be opened though shards of others are missing or damaged.
+
+        Their records then fail when they are read: all that an MDS folder counts in such a shard, and one
+        for a shard of any other kind. `Loader` calls it where `on_error` may skip records.
+        """
+        self._is_tolerant = True
 
     def make_index(self, *, checksums: bool = False, bar: Bar = no_bar) -> Contents:
         """Look through the shards of others for an index and keep it, as the first use would.
+
+        Shards that were missing or damaged when an index was made are looked at again.
 
         Args:
             checksums: with a sum of each record, which is compared whenever it is read, for formats that have
@@ -294,8 +295,9 @@ class Dataset(RecordSet):
         Returns:
             What is in the set.
         """
+        opening = Opening(self._wanted, checksums, bar, is_tolerant=self._is_tolerant, is_renewal=True)
         with self._lock:
-            self._opened = _blocking(self._open(checksums=checksums, bar=bar))
+            self._opened = with_defaults(_blocking(self._home.open(opening)), self._defaults)
             self._table = None
             return self._opened
 
@@ -310,99 +312,7 @@ class Dataset(RecordSet):
 
     def traffic(self) -> dict[str, int]:
         """Return what went over the network since this object was made: counts of `LoaderStats`, by name."""
-        return {} if self._remote is None else self._remote.counts()
-
-    async def _open(self, *, checksums: bool = False, bar: Bar = no_bar) -> Contents:
-        self._place = _looked_up(self._place) if self._storage is None else self._place
-        storage = self._plain_storage()
-        try:
-            own = await _load_own(storage, self._root) if self._place.names is None else None
-            if own is not None:
-                if self._wanted is not None:
-                    raise ConfigError(f"{self.source} knows its fields; leave `fields` out")
-                return own
-            document, wids = await self._find_document(storage)
-            if wids is not None:
-                storage = await self._follow(wids, storage)
-            names = self._place.names
-            if names is None:
-                names = () if document is not None else await list_shards(storage, self.source)
-            folder = self._folder()
-            foreign = Foreign(names, self.source, self._identity(), folder, self._wanted, document, bar)
-            contents = await open_foreign(foreign, storage, self._unpacked, checksums=checksums)
-            if wids is not None:
-                wids.compare(contents.index)
-            return contents
-        finally:
-            await close(storage)
-
-    async def _find_document(self, storage: Storage) -> tuple[bytes | None, Wids | None]:
-        """Return the index of an MDS folder, or the wids index of archives, where there is one."""
-        names = self._place.names
-        if names is not None and not (len(names) == 1 and names[0].lower().endswith(".json")):
-            return None, None
-        name = MDS_INDEX if names is None else names[0]
-        try:
-            document = await read(storage, name)
-        except NotFoundError:
-            if names is not None:
-                raise
-            return None, None
-        wids = parse_wids(
-            document, _join(self._place.root if self._remote is None else self._remote.shown, name)
-        )
-        if wids is not None:
-            return None, wids
-        if name != MDS_INDEX:
-            raise ShardError(f"{self.source} is no wids index; give shards, or their folder", shard=name)
-        self._place = Place(self._place.root)
-        return document, None
-
-    async def _follow(self, wids: Wids, storage: Storage) -> Storage:
-        """Go to the shards that an index names; return a storage of them, in place of the other."""
-        place = wids.place(self._place)
-        if place.root == self._place.root:
-            self._place = place
-            return storage
-        if self._storage is not None:
-            raise ConfigError(
-                f"{wids.where} names addresses, which {self.source} cannot read; give them as a list"
-            )
-        await close(storage)
-        self._place, self._remote = place, Remote(place.root, *self._options)
-        return self._plain_storage()
-
-    def _folder(self) -> Path | None:
-        """Return the folder on this machine, if it is one."""
-        return None if self._remote or self._storage is not None else Path(self._place.root).absolute()
-
-    def _identity(self) -> str | None:
-        """Return what tells this place from all others, also in other processes; None: nothing does."""
-        folder = self._folder()
-        if folder is not None:
-            return str(folder)
-        if self._remote is not None:
-            return self._remote.key("")
-        text = repr(self._storage)
-        return text if hasattr(self._storage, "version") and " at 0x" not in text else None
-
-    def _plain_storage(self, opened: Contents | None = None) -> Storage:
-        """Return a storage of the files as they lie there; what is cached is known by what is in them."""
-        if self._remote is not None:
-            if opened is None:
-                return self._remote.open()
-            versions, fingerprint = opened.versions, opened.index.fingerprint()
-            return self._remote.open(
-                lambda name: versions.get(name, fingerprint), checked=opened.index.sums is not None
-            )
-        return LocalStorage(self._place.root) if self._storage is None else Lent(self._storage)
-
-    def _unpacked(self, storage: Storage, packed: Mapping[str, Packed]) -> Storage:
-        """Return a storage around one that holds shards which are compressed as a whole."""
-        folder = self._remote.folder if self._remote is not None else None
-        root = self._identity() or self._token  # what cannot be told apart is not found again
-        key = self._remote.key if self._remote is not None else partial(_join, root)
-        return Unpacked(storage, folder or default_cache_folder(), packed.get, key)
+        return {} if self._home.remote is None else self._home.remote.counts()
 
     async def _with_storage(self, use: Callable[[Storage], Coroutine[Any, Any, T]]) -> T:
         storage = self.open_storage()
@@ -410,17 +320,6 @@ class Dataset(RecordSet):
             return await use(storage)
         finally:
             await close(storage)
-
-
-async def _load_own(storage: Storage, root: str) -> Contents | None:
-    """Return what is in a set of the own format; None where there is none."""
-    try:
-        head = await read(storage, MANIFEST_NAME)
-    except NotFoundError:
-        return None
-    manifest = Manifest.parse(head, _join(root, MANIFEST_NAME))
-    index = parse_index(await read(storage, INDEX_NAME), manifest, _join(root, INDEX_NAME))
-    return Contents("aioload", manifest.format, manifest.fields, {}, index, manifest.metadata)
 
 
 def _checked(fields: Mapping[str, str]) -> dict[str, str]:
@@ -432,33 +331,21 @@ def _checked(fields: Mapping[str, str]) -> dict[str, str]:
     return dict(fields)
 
 
-def _looked_up(place: Place) -> Place:
-    """Return the place of a local source, once it is known whether its path is that of a file.
-
-    Raises:
-        ConfigError: there is nothing.
-    """
-    if place.names is not None or place.is_address:
-        return place
-    path = Path(place.root)
-    if path.is_file():
-        return Place(str(path.parent), (path.name,))
-    if not path.is_dir():
-        raise ConfigError(
-            f"{place.root} is neither a folder nor a file; give what `aioload pack` wrote, or shards"
-        )
-    return place
-
-
-def _described(root: str, names: Sequence[str] | None) -> str:
-    if names is None:
-        return root
-    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return _join(root, names[0]) + more
-
-
-def _join(folder: str, name: str) -> str:
-    return os.path.join(folder, name)  # noqa: PTH118 - the first may be the description of a storage
+def _copied(defaults: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return defaults as they are now: what was given may be changed later, and workers get copies, too."""
+    if defaults is not None and not isinstance(defaults, Mapping):
+        raise ConfigError(f"defaults map fields to values, as in {{'label': -1}}, got {defaults!r}")
+    copies: dict[str, Any] = {}
+    for field, value in (defaults or {}).items():
+        try:
+            copies[field] = pickle.loads(pickle.dumps(value))
+        except Exception as error:  # whatever its class raises
+            raise ConfigError(
+                f"the default of field {field!r} cannot be copied ({type(error).__name__}: {error}); give "
+                "numbers, texts, bytes, arrays, or lists and dicts of them",
+                field=field,
+            ) from error
+    return copies
 
 
 def _blocking(waited: Coroutine[Any, Any, T]) -> T:

@@ -21,14 +21,15 @@ class AioloadError(Exception):
 
     Args:
         message: what went wrong, where, and what to do about it.
-        facts: whatever is known, by name (`shard`, `record`, `key`, `offset`, `attempts`, …). Each becomes an
-            attribute; names that were not given read as None. Values must be plain, since errors travel
-            between processes; secrets are never among them.
+        facts: whatever is known, by name (`shard`, `record`, `key`, `field`, `offset`, `attempts`, …). Each
+            becomes an attribute; names that were not given read as None. Values must be plain, since errors
+            travel between processes; secrets are never among them.
     """
 
     shard: str | None = None
     record: int | None = None
     key: str | None = None
+    field: str | None = None
     offset: int | None = None
     attempts: int | None = None
     step: int | None = None

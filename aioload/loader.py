@@ -55,6 +55,7 @@ from .remains import Remains
 from .report import render
 from .stats import Counters, LoaderStats
 from .sync import SyncLoader
+from .table import largest_record
 
 if TYPE_CHECKING:
     from ._pipeline.deliver import Delivery
@@ -176,9 +177,12 @@ class Loader:
         if memory_limit != "auto":
             parse_bytes(memory_limit, name="memory_limit")
         check_functions(transform, collate, self._decode, travel=self.num_workers > 0)
-        self._remains = Remains(choose(on_error))
         self._convert = Convert(channels_last=channels_last, dtype=dtype, mean=mean, std=std)
         self._device = choose_device(device)
+        policy = choose(on_error)
+        self._remains = Remains(policy)
+        for source in self.dataset.sources if policy is not None else ():
+            source.tolerate()
         self._pool_options = PoolOptions(
             self.num_workers,
             None if worker_timeout is None else seconds("worker_timeout", worker_timeout),
@@ -348,7 +352,7 @@ class Loader:
         if unknown:
             source = self.dataset.source
             raise ConfigError(f"decode names {unknown}, but {source} has the fields {sorted(fields)}")
-        decoders = tuple((self.dataset.decoders | self._decode).items())
+        decoders = tuple(self.dataset.decoders_of(fields, self._decode).items())
         return Recipe(
             tuple(source.format for source in self.dataset.sources),
             decoders,
@@ -372,8 +376,10 @@ class Loader:
                 remember(engine)
                 try:
                     engine.start()
-                except BaseException:  # Ctrl-C among them: what has started by then must end
+                except BaseException as error:  # Ctrl-C among them: what has started by then must end
                     end(engine)
+                    if isinstance(error, ConfigError) and "needed" in error.facts:
+                        raise self._too_small(error) from error
                     raise
                 self._engine = engine
                 self._finalizer = weakref.finalize(self, close_forgotten, engine, repr(self))
@@ -416,6 +422,15 @@ class Loader:
             if rough.run <= limit // 4:
                 return rough
         return Need.of(*self._course.largest_batch(), growth)
+
+    def _too_small(self, error: ConfigError) -> ConfigError:
+        """Return the error of a memory limit; it names the record if a single one is the reason."""
+        found = largest_record(self.dataset.table)
+        if found is None or found.data_bytes * 2 < self._course.largest_batch()[1]:
+            return error
+        shard = self.dataset.table.shards[found.shard]
+        told = f"{error}; record {found.record} ({shard}) alone has {found.data_bytes} bytes"
+        return ConfigError(told, **error.facts, record=found.record, shard=shard)
 
     def _window_bytes(self, limit: int) -> int:
         """Return the room for pieces that are read whole: those of all lanes of this rank, or none."""

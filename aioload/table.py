@@ -23,10 +23,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "IndexTable",
+    "Largest",
     "Place",
     "RecordTable",
     "Spans",
     "Table",
+    "largest_record",
     "name_content",
     "plain_order",
 ]
@@ -66,6 +68,18 @@ class Spans:
     """Byte after the last."""
     record_bytes: Records
     """Bytes of the records alone: less than the span where others lie between them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Largest:
+    """The largest record of a table."""
+
+    shard: int
+    """Number of its shard, counted over all sets."""
+    record: int
+    """Its number in its set."""
+    data_bytes: int
+    """Its bytes."""
 
 
 class Table(Protocol):
@@ -277,6 +291,19 @@ def plain_order(size: int, shuffle: Shuffle, epoch: int, blocks: Callable[[int],
     if shuffle.mode == "full":
         return FullOrder(size, shuffle.seed, epoch)
     return BlockOrder(blocks(shuffle.block_bytes), seed=shuffle.seed, epoch=epoch, lanes=shuffle.lanes)
+
+
+def largest_record(table: Table) -> Largest | None:
+    """Return which record is the largest; None where there is none, or the table is a mix."""
+    if not isinstance(table, RecordTable) or not len(table):
+        return None
+    number = most = first = 0
+    for sizes in table.sizes():
+        if len(sizes) and int(sizes.max()) > most:
+            number, most = first + int(sizes.argmax()), int(sizes.max())
+        first += len(sizes)
+    place = table.places(np.array([number], np.int64))
+    return Largest(int(place.shard[0]), int(place.record[0]), most)
 
 
 def name_content(*facts: Any) -> str:

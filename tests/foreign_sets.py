@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import struct
 from collections.abc import Iterable, Mapping
@@ -14,7 +15,7 @@ from shard.tars import by_tarfile
 
 from aioload import Dataset, Loader
 
-__all__ = ["make_mds", "make_tar", "make_tfrecord", "numbers", "sample_bytes"]
+__all__ = ["make_hashed_mds", "make_mds", "make_tar", "make_tfrecord", "numbers", "sample_bytes"]
 
 
 def sample_bytes(number: int) -> bytes:
@@ -71,6 +72,18 @@ def make_mds(folder: Path, shards: Iterable[Iterable[int]]) -> Path:
             }
         )
     (folder / "index.json").write_text(json.dumps({"version": 2, "shards": entries}))
+    return folder
+
+
+def make_hashed_mds(folder: Path, shards: Iterable[Iterable[int]]) -> Path:
+    """Write such a folder with a sum of each shard."""
+    make_mds(folder, shards)
+    document = json.loads((folder / "index.json").read_text())
+    for entry in document["shards"]:
+        data = (folder / entry["raw_data"]["basename"]).read_bytes()
+        entry["hashes"] = ["sha1"]
+        entry["raw_data"]["hashes"] = {"sha1": hashlib.sha1(data).hexdigest()}
+    (folder / "index.json").write_text(json.dumps(document))
     return folder
 
 

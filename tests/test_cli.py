@@ -222,9 +222,9 @@ def test_pack_is_quiet_when_told(tmp_path: Path) -> None:
 
 def test_pack_takes_several_archives(tmp_path: Path) -> None:
     """Archives may be given one by one, the folder to be made comes last."""
-    result = aio(
-        "pack", CASES / "tar/edge-a.tar", CASES / "tar/edge-b.tar", tmp_path / "set", "--check", "none"
-    )
+    copies = [shutil.copy(CASES / "tar" / name, tmp_path) for name in ("edge-a.tar", "edge-b.tar")]
+
+    result = aio("pack", *copies, tmp_path / "set", "--check", "none")
 
     assert result.exit_code == 0
     assert len(aioload.Dataset(tmp_path / "set")) == 4
@@ -368,6 +368,15 @@ def test_the_demo_learns(tmp_path: Path) -> None:
     assert [line.split(":")[0] for line in lines[3:9]] == [*(f"epoch {n}/5" for n in range(1, 6)), "held out"]
     assert float(lines[8].split()[2].rstrip("%")) > 95
     assert len(aioload.Dataset(tmp_path / "demo" / "train")) == 5400
+
+
+@pytest.mark.timeout(120)
+def test_a_small_demo_is_no_failure(tmp_path: Path) -> None:
+    """So few digits that nobody could learn from them are told, with status 0."""
+    ended = run("demo", "--samples", 100, "--epochs", 1, "--workers", 0, folder=tmp_path)
+
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "not enough to learn more than 95%" in ended.stdout
 
 
 @pytest.mark.timeout(120)

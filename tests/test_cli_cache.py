@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from aioload.cli._app import app
-from aioload.storage import Cached, MemoryStorage, read
+from aioload.storage import Cached, MemoryStorage, Packed, Unpacked, read
+from aioload.storage.bytelocks import ByteLock
 from aioload.storage.cachefolder import default_cache_folder
+from aioload.storage.unpackedfiles import slot_of
 
 KIB = 1 << 10
 FILES = {
@@ -138,3 +142,86 @@ def test_default_folder_is_the_users(
     found = default_cache_folder()
 
     assert found == Path(expected) if expected else found.is_relative_to(Path.home())
+
+
+# unpacked files, and indexes
+
+
+@pytest.fixture
+def mixed(folder: Path) -> Path:
+    """The same cache with two unpacked files, the first last used five days ago, and two indexes."""
+    asyncio.run(unpack(folder))
+    (folder / "indexes").mkdir()
+    for name in ("a" * 16, "b" * 16):
+        (folder / "indexes" / f"{name}.index").write_bytes(b"index" * 1000)
+        (folder / "indexes" / f"{name}.lock").touch()
+    old = time.time() - 5 * 24 * 3600
+    for path in [*(folder / "indexes").glob("a*"), *folder.rglob("bytes-1000")]:
+        os.utime(path, (old, old))
+    return folder
+
+
+async def unpack(folder: Path) -> None:
+    """Unpack two files."""
+    source = MemoryStorage({f"{size}.gz": gzip.compress(bytes(size)) for size in (1000, 2000)})
+    storage = Unpacked(
+        source, folder, lambda _: Packed("gzip"), lambda name: f"https://example.org/sets/{name}"
+    )
+    for name in ("1000.gz", "2000.gz"):
+        await read(storage, name)
+    await storage.aclose()
+
+
+def kinds(folder: Path) -> list[tuple[str, str]]:
+    """Return kind and last part of the address of all that is cached."""
+    told = json.loads(aio("cache", "ls", "--dir", folder, "--json").stdout)
+    return [(file["kind"], file["address"].rpartition("/")[2]) for file in told["files"]]
+
+
+def test_unpacked_files_and_indexes_are_listed(mixed: Path) -> None:
+    """All that aioload keeps in the folder is there, by what it is, and is counted."""
+    text = aio("cache", "ls", "--dir", mixed).stdout
+
+    assert kinds(mixed) == [
+        ("cached", "shard-0"), ("cached", "shard-1"), ("cached", "shard-0"),
+        ("index", f"{'a' * 16}.index"), ("index", f"{'b' * 16}.index"),
+        ("unpacked", "1000.gz"), ("unpacked", "2000.gz"),
+    ]  # fmt: skip
+    assert "https://example.org/sets" in text
+    assert "of 7 files" in text
+
+
+def test_old_files_of_every_kind_are_pruned(mixed: Path) -> None:
+    """What was not used for days goes, whatever it is."""
+    aio("cache", "prune", "--dir", mixed, "--older", "4")
+
+    assert kinds(mixed)[3:] == [("index", f"{'b' * 16}.index"), ("unpacked", "2000.gz")]
+    assert not list(mixed.rglob("bytes-1000"))
+    assert not list(mixed.rglob("a*.lock"))
+
+
+def test_all_is_pruned_but_what_is_in_use(mixed: Path) -> None:
+    """A file that a live reader uses, and an index that is being made, stay."""
+    held = [
+        (mixed / "aioload-unpacked-1" / "uses", slot_of(next(mixed.rglob("bytes-2000")).parent.name)),
+        (mixed / "indexes" / f"{'b' * 16}.lock", 0),
+    ]
+    locks = [ByteLock(path) for path, _ in held]
+    assert all(lock.share(place) for lock, (_, place) in zip(locks, held, strict=True))
+
+    used = json.loads(aio("cache", "prune", "--dir", mixed, "--all", "--json").stdout)
+    left = kinds(mixed)
+    for lock in locks:
+        lock.close()
+    aio("cache", "prune", "--dir", mixed, "--all")
+
+    assert (used["removed"], used["left"], used["in_use"]) == (5, 2, 2)
+    assert left == [("index", f"{'b' * 16}.index"), ("unpacked", "2000.gz")]
+    assert kinds(mixed) == []
+
+
+def test_indexes_go_last_for_room(mixed: Path) -> None:
+    """For a number of bytes, what was read and unpacked goes before indexes, which are dear to make."""
+    aio("cache", "prune", "--dir", mixed, "--bytes", "16KiB")
+
+    assert kinds(mixed) == [("index", f"{'a' * 16}.index"), ("index", f"{'b' * 16}.index")]

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
 import json
+import lzma
 import os
+import re
+import shlex
 import shutil
+import sys
 import tarfile
 from pathlib import Path
 from typing import Any
 
+import cramjam
 import foreign_sets
 import numpy as np
 import protos
@@ -203,11 +209,35 @@ def test_verify_says_what_it_cannot_see(tmp_path: Path) -> None:
     assert "record 3" in damaged
 
 
+def test_verify_passes_over_a_leftover_index(tmp_path: Path) -> None:
+    """An `index.aioi` without a manifest, beside archives, does not make a packed set of them."""
+    (tmp_path / "x.tar").write_bytes(foreign_sets.make_tar(range(4)))
+    (tmp_path / "index.aioi").write_bytes(b"left behind")
+
+    assert "all well; 4 records" in aio("verify", tmp_path).stdout
+
+
 def test_verify_of_what_is_not_there_ends_with_1(tmp_path: Path) -> None:
     """A path without anything is one line on stderr, and a folder without a set a problem."""
     assert aio("verify", tmp_path / "no.tar", status=1).stderr.startswith("aioload: ")
     (tmp_path / "empty").mkdir()
     assert "1 problem" in aio("verify", tmp_path / "empty", status=1).stdout
+
+
+def test_commands_take_stars_and_what_describes_a_set(tmp_path: Path) -> None:
+    """A quoted pattern, which no shell has expanded, and an index.json, wherever a set may be named."""
+    for number in range(2):
+        (tmp_path / f"x-{number}.tar").write_bytes(foreign_sets.make_tar([number]))
+    pattern = tmp_path / "x-*.tar"
+    rows = foreign_sets.make_mds(tmp_path / "rows", [range(3)]) / "index.json"
+
+    for name, source, records in (("tar", pattern, 2), ("mds", rows, 3)):
+        assert told("index", source)["records"] == records
+        assert told("verify", source)["records"] == records
+        assert told("inspect", source)["records"] == records
+        assert len(exported(source, tmp_path / f"{name}-out")) == records
+    assert told("pack", pattern, tmp_path / "own")["records"] == 2
+    assert "no file has a name like" in aio("pack", tmp_path / "y-*.tar", tmp_path / "no", status=1).stderr
 
 
 # inspect
@@ -261,6 +291,45 @@ def test_pack_of_records_keeps_payloads(tmp_path: Path) -> None:
     aio("verify", tmp_path / "own", "--quiet")
 
 
+PACKERS = {
+    "gz": gzip.compress,
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+    "zst": lambda data: bytes(cramjam.zstd.compress(data)),
+    "lz4": lambda data: bytes(cramjam.lz4.compress(data)),
+}
+
+
+@pytest.mark.parametrize("codec", PACKERS)
+def test_pack_of_compressed_archives(tmp_path: Path, codec: str) -> None:
+    """The command that the refusal names packs them, beside plain ones too; damage is named and left out."""
+    for number in range(3):
+        data = foreign_sets.make_tar(range(number * 4, number * 4 + 4))
+        (tmp_path / f"{number}.tar.{codec}").write_bytes(data if number == 1 else PACKERS[codec](data))
+    refusal = aio("index", tmp_path / f"0.tar.{codec}", status=1).stderr.replace("\n", " ")
+    command = shlex.split(re.search(r"`aioload (.*?) OUT`", refusal)[1])  # type: ignore[index]  # it is there
+
+    aio(*command, tmp_path / "one", "--quiet")
+    aio("pack", tmp_path / f"{{0..2}}.tar.{codec}", tmp_path / "all", "--quiet")
+    aio("pack", tmp_path, tmp_path / "folder", "--quiet")
+    (tmp_path / f"2.tar.{codec}").write_bytes((tmp_path / f"2.tar.{codec}").read_bytes()[:-20])
+    result = aio("pack", tmp_path / f"{{0..2}}.tar.{codec}", tmp_path / "some", "--skip-bad", "--quiet")
+
+    assert foreign_sets.numbers(Dataset(tmp_path / "one")) == list(range(4))
+    assert foreign_sets.numbers(Dataset(tmp_path / "all")) == list(range(12))
+    assert foreign_sets.numbers(Dataset(tmp_path / "folder")) == list(range(12))
+    assert foreign_sets.numbers(Dataset(tmp_path / "some")) == list(range(8))
+    assert f"2.tar.{codec} cannot be unpacked" in result.stderr
+
+
+def test_pack_says_which_extra_unpacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the package for zstd, the error names the extra that brings it."""
+    (tmp_path / "x.tar.zst").write_bytes(PACKERS["zst"](foreign_sets.make_tar(range(3))))
+    monkeypatch.setitem(sys.modules, "cramjam", None)
+
+    assert "torch-aioload[mds]" in aio("pack", tmp_path / "x.tar.zst", tmp_path / "own", status=1).stderr
+
+
 @pytest.mark.parametrize("codec", ["gz", "zstd", "br", "bz2"])
 def test_pack_of_rows_keeps_values(tmp_path: Path, codec: str) -> None:
     """MDS folders, also compressed ones, become a set of the same values, numbers among them."""
@@ -298,7 +367,7 @@ def test_pack_and_export_of_all_encodings_of_rows(tmp_path: Path) -> None:
         for name in plain:
             value = other[name]
             if plain[name] == "float":
-                value = type(one[name])(float(value))  # there is no suffix for such numbers
+                value = type(one[name])(value)
             assert str(one[name]) == str(value), name
     for name in lists:
         with pytest.raises(SampleError, match=name):
@@ -319,16 +388,6 @@ def test_pack_names_damaged_records_and_leaves_them_out_if_asked(tmp_path: Path)
         b"s2",
     ]
     assert len(Dataset(tmp_path / "some")) == 2
-
-
-def test_pack_of_a_compressed_archive(tmp_path: Path) -> None:
-    """The way out for archives that are compressed as a whole gives what is in them, byte for byte."""
-    (tmp_path / "x.tar.gz").write_bytes(gzip.compress(foreign_sets.make_tar(range(8))))
-    assert "aioload pack" in aio("index", tmp_path / "x.tar.gz", status=1).stderr
-
-    aio("pack", tmp_path / "x.tar.gz", tmp_path / "own", "--quiet")
-
-    assert foreign_sets.numbers(Dataset(tmp_path / "own")) == list(range(8))
 
 
 def test_pack_of_a_hub_table(tmp_path: Path) -> None:
@@ -428,7 +487,7 @@ def test_own_to_tar_to_own(tmp_path: Path) -> None:
     aio("export", tmp_path / "own", tmp_path / "tars", "--shard-size", "16KiB", "--quiet")
     aio("pack", tmp_path / "tars", tmp_path / "again", "--check", "none", "--quiet")
 
-    paths = sorted((tmp_path / "tars").iterdir())
+    paths = sorted((tmp_path / "tars").glob("*.tar"))
     found = read_back(*paths)
     assert len(paths) > 1
     assert [key.partition(":")[2] for key in found] == [f"dir.v1/{number:03}" for number in range(9)]
@@ -457,6 +516,43 @@ def test_tar_to_tar_is_byte_for_byte(tmp_path: Path) -> None:
     (tmp_path / "x.tar").write_bytes(by_tarfile([("a.cls", b" 007\n"), ("a.json", b"{ }"), ("a.bin", b"")]))
 
     assert exported(tmp_path / "x.tar", tmp_path / "out") == [{"cls": b" 007\n", "json": b"{ }", "bin": b""}]
+
+
+@pytest.mark.filterwarnings(  # that package leaves files open
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+def test_webdataset_decodes_what_is_exported(tmp_path: Path) -> None:
+    """Numbers, texts, JSON and arrays come out of the real package as they are, all bytes as bytes."""
+    import webdataset
+
+    fields = {
+        "label": "int", "score": "float", "odd.cls": "float", "caption": "str", "id": "str", "meta": "json",
+        "box": "ndarray", "index": "bytes", "pyd": "bytes", "blob.bin": "bytes", "../up/jpg": "str",
+    }  # fmt: skip
+    sample = {
+        "label": -(2**63), "score": 0.1 + 0.2, "odd.cls": 5e-324, "caption": "naïve 零", "id": "007",
+        "meta": {"a": [1, 2.5, None]}, "box": np.float32([[1, 2]]), "index": b"not 7", "pyd": b"no pickle",
+        "blob.bin": b"\0", "../up/jpg": "no picture",
+    }  # fmt: skip
+    with Writer(tmp_path / "own", fields=fields) as writer:
+        writer.write(sample, key="k")
+        writer.write(sample | {"score": float("inf"), "odd.cls": float("nan")}, key="../../k")
+
+    (name,) = export(Dataset(tmp_path / "own"), tmp_path / "out").shards
+    one, other = webdataset.WebDataset(str(tmp_path / "out" / name), shardshuffle=False).decode()
+
+    assert (one["__key__"], other["__key__"]) == ("k", "000000001")
+    found = {key: value for key, value in one.items() if not key.startswith("__")}
+    assert (found.pop("box.npy") == sample["box"]).all()
+    assert found == {
+        "label.cls": -(2**63), "score.json": 0.1 + 0.2, "odd.cls.json": 5e-324, "caption.txt": "naïve 零",
+        "id.txt": "007", "meta.json": {"a": [1, 2.5, None]}, "index.bin": b"not 7", "pyd.bin": b"no pickle",
+        "blob.bin": b"\0", "_up_jpg.txt": "no picture",
+    }  # fmt: skip
+    assert other["score.json"] == float("inf")
+    assert np.isnan(other["odd.cls.json"])
+    back = Dataset(tmp_path / "out", fields={"score.json": "float", "label.cls": "int"})
+    assert back[0]["score.json"] == sample["score"]
 
 
 def test_keys_and_fields_stay_apart(tmp_path: Path) -> None:

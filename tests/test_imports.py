@@ -26,12 +26,13 @@ FLOORS = (
     ("aioload.course", "aioload.iterate", "aioload.options", "aioload.prefetch", "aioload.remains"),
     # `loader.sync()` makes a SyncLoader, which knows a loader by protocol only
     ("aioload._pipeline", "aioload.sync"),
-    ("aioload.compose", "aioload.dataset", "aioload.packing"),
+    ("aioload.compose", "aioload.dataset", "aioload.home", "aioload.packing"),
     ("aioload.foreign",),
     ("aioload.batching", "aioload.collection", "aioload.concat", "aioload.mixing", "aioload.subset"),
     ("aioload.table", "aioload.testing", "aioload._device", "aioload._workers"),
     ("aioload.storage", "aioload.shard", "aioload.decode", "aioload.collate", "aioload.digits"),
     (
+        "aioload.ahead",
         "aioload.cgroup",
         "aioload.deal",
         "aioload.errors",

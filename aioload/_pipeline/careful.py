@@ -184,7 +184,8 @@ class Careful:
         if decision is None:
             shard, record = self._walk.place_of(self._whole, row)
             gone = Skipped(self._walk.epoch, shard, record, error.key, str(error))
-            skipped.append((gone, error, isinstance(error, NotFoundError)))
+            is_whole = isinstance(error, NotFoundError) or bool(error.facts.get("whole_shard"))
+            skipped.append((gone, error, is_whole))
         return None
 
     async def _insert(self, row: int, sample: Any, stack: contextlib.ExitStack) -> None:

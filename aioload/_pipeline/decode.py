@@ -641,6 +641,8 @@ class Walk:
             shard = self._shards[failure.shard or 0]
             where = f"record {failure.record} ({f'key {failure.key!r}, ' if failure.key else ''}{shard})"
             told = message if failure.name in ("ShardError", "SampleError") else f"{failure.name}: {message}"
+            if failure.field is not None:
+                told = f"field {failure.field.name!r} ({failure.field.stored}): {told}"
             message = f"{where}: {told}"
             facts |= {"shard": shard, "record": failure.record, "key": failure.key or facts.get("key")}
             if kind is ShardError:

@@ -30,6 +30,8 @@ __all__ = ["Chunk", "Window"]
 ReadInto = Callable[[int, int, memoryview, "Order"], Awaitable[None]]
 """Fills memory with the bytes of a shard from a place on, in the order of need."""
 
+_APART = np.iinfo(np.int64).min  # in place of where a piece lies: its records come by themselves
+
 
 @dataclass(eq=False)
 class Chunk:
@@ -66,20 +68,19 @@ class Window:
             be read by themselves. The places of all other rows are in the run's table.
         """
         chunks: list[Chunk] = []
-        apart = run.piece < 0
+        begins = np.full(len(run.pieces) + 1, _APART, np.int64)  # the last is that of rows without a piece
         for number, piece in enumerate(run.pieces):
             chunk = self._chunk(piece, run.order)
-            if chunk is None:
-                apart |= run.piece == number
-                continue
-            chunk.lease.keep()
-            chunks.append(chunk)
-            rows = np.flatnonzero(run.piece == number)
-            begin = chunk.lease.span.start - piece.start
-            run.table["start"][rows] = run.offsets[rows] + begin
-            run.table["stop"][rows] = run.offsets[rows] + run.sizes[rows] + begin
+            if chunk is not None:
+                chunk.lease.keep()
+                chunks.append(chunk)
+                begins[number] = chunk.lease.span.start - piece.start
+        begin = begins[run.piece]
+        rows = np.flatnonzero(begin != _APART)
+        start = run.offsets[rows] + begin[rows]
+        run.table["start"][rows], run.table["stop"][rows] = start, start + run.sizes[rows]
         self._retire(run.stop_position)
-        return chunks, np.flatnonzero(apart)
+        return chunks, np.flatnonzero(begin == _APART)
 
     def close(self) -> None:
         """Let all pieces go; those that runs still keep go with them."""

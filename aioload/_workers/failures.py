@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ..errors import AioloadError, ShardError
 from .files import Unmapped
-from .jobs import Failure
+from .jobs import Failure, Undecoded
 
 __all__ = ["describe", "failure_of_batch", "message_of", "shortened"]
 
@@ -17,15 +17,24 @@ _MOST_TEXT = 1 << 14  # characters of a message or traceback that are told: some
 
 
 def describe(
-    error: BaseException, row: int | None, shard: int | None, record: int | None, key: str | int | None
+    error: BaseException,
+    row: int | None,
+    shard: int | None,
+    record: int | None,
+    key: str | int | None,
+    field: Undecoded | None = None,
 ) -> Failure:
-    """Return an error as texts."""
+    """Return an error as texts; `field` is the one whose decoder raised it."""
     kind = next((cls.__name__ for cls in (ShardError, Unmapped) if isinstance(error, cls)), "SampleError")
     trace = shortened("".join(traceback.format_exception(error)))
     known = error.facts if isinstance(error, AioloadError) else {}
     facts = {name: value for name, value in known.items() if _is_plain(value)}
+    if field is not None:
+        facts["field"] = field.name
     named = key if isinstance(key, str) else None
-    return Failure(kind, type(error).__name__, message_of(error), trace, row, shard, record, named, facts)
+    return Failure(
+        kind, type(error).__name__, message_of(error), trace, row, shard, record, named, facts, field
+    )
 
 
 def message_of(error: BaseException) -> str:

@@ -24,6 +24,7 @@ __all__ = [
     "Recipe",
     "Segment",
     "Startup",
+    "Undecoded",
 ]
 
 TABLE = np.dtype(
@@ -104,6 +105,14 @@ Job = Decode | Collate
 
 
 @dataclass(frozen=True, slots=True)
+class Undecoded:
+    """A field whose decoder failed."""
+
+    name: str
+    stored: str  # what its bytes are: an encoding of a foreign format, else a kind
+
+
+@dataclass(frozen=True, slots=True)
 class Failure:
     """What user code or the data did, as texts."""
 
@@ -116,6 +125,7 @@ class Failure:
     record: int | None
     key: str | None
     facts: dict[str, Any]
+    field: Undecoded | None = None  # whose decoder failed
 
 
 @dataclass(frozen=True, slots=True)

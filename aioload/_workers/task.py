@@ -30,7 +30,7 @@ from .bulk import LEAST_ROWS, Bulk, columns_of
 from .draw import Draw
 from .failures import describe, failure_of_batch
 from .files import Files, Unmapped
-from .jobs import MARK, TABLE, Answer, Collate, Decode, Failure, Job, Outcome, Recipe, Segment
+from .jobs import MARK, TABLE, Answer, Collate, Decode, Failure, Job, Outcome, Recipe, Segment, Undecoded
 from .layout import NoRoom, RowWriter, learn, pack, unpack
 from .layout import descriptor as read_descriptor
 from .space import Span
@@ -83,6 +83,7 @@ class Worker:
         self._draw = Draw()
         self._files = Files(recipe.paths)
         self._bulk = Bulk(recipe, self._raw)
+        self._failed: Undecoded | None = None  # at which a decoder has just failed
         self._decode_seconds = self._transform_seconds = self._collate_seconds = 0.0
 
     def run(self, job: Job) -> Answer:
@@ -237,7 +238,8 @@ class Worker:
         except self._caught as error:  # user code may raise anything, SystemExit among it
             record, shard = entry[2:4]
             key = keys[-1] if len(keys) > before else None
-            raise _Failed(describe(error, segment.first + row, shard, record, key)) from error
+            field, self._failed = self._failed, None
+            raise _Failed(describe(error, segment.first + row, shard, record, key, field)) from error
         else:
             return sample
 
@@ -270,6 +272,7 @@ class Worker:
                 sample[field] = value.copy("K") if lent else value
             except Exception as error:
                 error.add_note(f"while decoding field {field!r}")
+                self._failed = Undecoded(field, self._stored(field, source))
                 raise
         decoded = time.perf_counter()
         self._decode_seconds += decoded - began
@@ -287,6 +290,11 @@ class Worker:
             result = recipe.transform(sample)
         self._transform_seconds += time.perf_counter() - decoded
         return result
+
+    def _stored(self, field: str, source: int) -> str:
+        """Return what the bytes of a field are."""
+        form = self._recipe.formats[source]
+        return form.encodings.get(field) or dict(form.fields).get(field, "bytes")
 
     def _direct(self, writer: RowWriter) -> list[tuple[str, NDArray[Any]]]:
         """Return the fields whose decoders can write straight to their rows, and these."""

@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 
 from .._version import __version__
 from ..errors import AioloadError
+from ..foreign import for_commands
 from .cache import cache
 from .demo import demo
 from .export import export
@@ -30,7 +31,8 @@ class _Commands(TyperGroup):
         except (AioloadError, OSError) as error:
             if ctx.params.get("debug") or isinstance(error, BrokenPipeError):
                 raise
-            print(f"aioload: {error}", file=sys.stderr)
+            told = for_commands(error) if isinstance(error, AioloadError) else error
+            print(f"aioload: {told}", file=sys.stderr)
             raise typer.Exit(1) from error
 
 

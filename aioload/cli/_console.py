@@ -19,10 +19,12 @@ from ..storage.options import NetworkOptions
 
 __all__ = [
     "AsJson",
+    "FieldKinds",
     "Quiet",
     "StorageOptions",
     "bytes_bar",
     "count",
+    "parse_fields",
     "parse_size",
     "parse_storage_options",
     "parse_workers",
@@ -45,6 +47,16 @@ StorageOptions = Annotated[
     ),
 ]
 
+FieldKinds = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--field",
+        metavar="NAME=KIND",
+        help="Of shards of others: a field that is wanted, and its kind, such as jpg=image, cls=int or, of "
+        "TFRecord, w=example:int64; given again for each. Without it, those of the first record.",
+    ),
+]
+
 _REFRESH_SECONDS = 0.1
 _OPTIONS = tuple(field.name for field in fields(NetworkOptions))
 _TEXTS = ("endpoint", "region", "access_key_id", "max_in_flight")
@@ -56,6 +68,19 @@ def parse_size(value: str | int) -> int:
         return parse_bytes(value, name="the size")
     except ConfigError as error:
         raise typer.BadParameter(str(error)) from error
+
+
+def parse_fields(given: list[str] | None) -> dict[str, str] | None:
+    """Return the fields that texts like jpg=image stand for; whether there is such a kind, the set tells."""
+    fields: dict[str, str] = {}
+    for text in given or ():
+        name, mark, kind = text.rpartition("=")
+        if not mark or not name or not kind:
+            raise typer.BadParameter(f"a field is NAME=KIND, such as jpg=image, got {text!r}")
+        if name in fields:
+            raise typer.BadParameter(f"the field {name!r} is given twice")
+        fields[name] = kind
+    return fields or None
 
 
 def parse_workers(value: str | int) -> int | None:

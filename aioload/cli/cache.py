@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,12 +13,18 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from ..storage.cachefolder import CachedVersion, CacheFolder, default_cache_folder
+from ..foreign.indexes import KeptIndexes
+from ..storage.cachefolder import CacheFolder, default_cache_folder
+from ..storage.unpackedfiles import UnpackedFiles
 from ._console import AsJson, Quiet, count, parse_size, print_json, short, size
 
 __all__ = ["cache"]
 
-cache = typer.Typer(no_args_is_help=True, help="Look at the disk cache of network storage, and empty it.")
+cache = typer.Typer(
+    no_args_is_help=True,
+    help="Look at the cache folder, and empty it: what was read from networks, files that were unpacked, and "
+    "indexes of shards of others.",
+)
 
 _DAY = 24 * 3600
 _WIDE = 1000  # columns where there is no terminal: nothing is cut off for the next program
@@ -31,7 +37,7 @@ Folder = Annotated[Path | None, typer.Option("--dir", metavar="DIR", show_defaul
 def list_cached(*, folder: Folder = None, as_json: AsJson = False) -> None:
     """List what is cached, set by set: how much of it, when it was last used, whether it is in use."""
     path = folder or default_cache_folder()
-    files = _files(CacheFolder(path, None))
+    files = _files(path)
     if as_json:
         print_json({"folder": str(path), "bytes": _total(files), "files": [_as_json(file) for file in files]})
         return
@@ -58,11 +64,15 @@ def prune(
         raise typer.BadParameter("say what goes: one of --bytes N, --older DAYS and --all")
 
     path = folder or default_cache_folder()
-    cached = CacheFolder(path, None)
     before = None if older is None else time.time() - older * _DAY
-    gone = cached.prune(keep or 0, older_than=before)
-    left = _files(cached)
-    freed = sum(version.num_bytes for version in gone)
+    indexes = KeptIndexes(path)
+    # indexes go last: they are small, and dear to make
+    room = (keep or 0) - sum(index.num_bytes for index in indexes.files())
+    evicted = CacheFolder(path, None).prune(max(room, 0), older_than=before)
+    others = sum(file.num_bytes for file in _files(path) if file.kind != "index")
+    gone = [*evicted, *indexes.prune(max((keep or 0) - others, 0), older_than=before)]
+    left = _files(path)
+    freed = sum(each.num_bytes for each in gone)
     used = sum(file.in_use for file in left)
     if as_json:
         print_json({
@@ -78,42 +88,64 @@ def prune(
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """One version of a cached file, as it is shown."""
+    """A file of the cache, as it is shown."""
 
-    version: CachedVersion
+    kind: str
+    """`cached` of a network, `unpacked`, or an `index`."""
     address: str
+    """What it is of."""
+    num_bytes: int
+    """What it takes of the disk."""
     file_bytes: int | None
+    """How large the whole is, where that is known."""
     tag: str | None
+    used: float
     in_use: bool
 
 
-def _files(folder: CacheFolder) -> list[_File]:
-    files: list[_File] = []
+def _files(path: Path) -> list[_File]:
+    files = [*_cached(CacheFolder(path, None)), *_unpacked(UnpackedFiles(path)), *_indexes(KeptIndexes(path))]
+    return sorted(files, key=lambda file: (file.kind, file.address))
+
+
+def _cached(folder: CacheFolder) -> Iterator[_File]:
     for version in folder.versions():
         head = folder.head(version)
         address = "(damaged)" if head is None else head.shown
         file_bytes, tag = (None, None) if head is None else (head.size, head.tag)
-        files.append(_File(version, address, file_bytes, tag, folder.in_use(version)))
-    return sorted(files, key=lambda file: (file.address, file.version.folder))
+        in_use = folder.in_use(version)
+        yield _File("cached", address, version.num_bytes, file_bytes, tag, version.used, in_use)
+
+
+def _unpacked(folder: UnpackedFiles) -> Iterator[_File]:
+    for file in folder.files():
+        in_use = folder.in_use(file)
+        yield _File("unpacked", folder.of(file), file.num_bytes, file.num_bytes, None, file.used, in_use)
+
+
+def _indexes(folder: KeptIndexes) -> Iterator[_File]:
+    for index in folder.files():
+        num_bytes, in_use = index.num_bytes, folder.in_use(index)
+        yield _File("index", str(index.path), num_bytes, num_bytes, None, index.used, in_use)
 
 
 def _total(files: Iterable[_File]) -> int:
-    return sum(file.version.num_bytes for file in files)
+    return sum(file.num_bytes for file in files)
 
 
 def _table(files: Iterable[_File]) -> Table:
     """Make a table with a row for each folder that files come from."""
-    sets: dict[str, list[_File]] = defaultdict(list)
+    sets: dict[tuple[str, str], list[_File]] = defaultdict(list)
     for file in files:
-        sets[file.address.rpartition("/")[0] or file.address].append(file)
+        sets[file.kind, file.address.rpartition("/")[0] or file.address].append(file)
 
     table = Table(box=None, pad_edge=False)
     table.add_column("from", overflow="fold")
-    for column in ("files", "cached", "of", "last used", "in use"):
+    for column in ("files", "cached", "of", "last used", "in use", "what"):
         table.add_column(column, justify="right", no_wrap=True)
-    for address, members in sets.items():
+    for (kind, address), members in sets.items():
         whole = sum(file.file_bytes or 0 for file in members)
-        last = max(file.version.used for file in members)
+        last = max(file.used for file in members)
         used = sum(file.in_use for file in members)
         cells = (
             f"{len(members):,}",
@@ -121,6 +153,7 @@ def _table(files: Iterable[_File]) -> Table:
             size(whole),
             _ago(last),
             f"{used:,}" if used else "-",
+            kind,
         )
         table.add_row(short(address, 200), *cells)
     return table
@@ -128,11 +161,12 @@ def _table(files: Iterable[_File]) -> Table:
 
 def _as_json(file: _File) -> dict[str, Any]:
     return {
+        "kind": file.kind,
         "address": file.address,
         "tag": file.tag,
-        "bytes": file.version.num_bytes,
+        "bytes": file.num_bytes,
         "file_bytes": file.file_bytes,
-        "used": file.version.used,
+        "used": file.used,
         "in_use": file.in_use,
     }
 

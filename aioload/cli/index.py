@@ -12,10 +12,12 @@ from ..dataset import Dataset
 from ..errors import ConfigError
 from ._console import (
     AsJson,
+    FieldKinds,
     Quiet,
     StorageOptions,
     bytes_bar,
     count,
+    parse_fields,
     parse_storage_options,
     print_json,
     size,
@@ -31,6 +33,7 @@ def index(
     checksums: Annotated[bool, typer.Option("--checksums",
         help="Sum every record, so that damage is found whenever it is read: for tar and MDS, which have no "
              "sums.")] = False,
+    field: FieldKinds = None,
     storage_option: StorageOptions = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -38,12 +41,15 @@ def index(
     """Look through shards for an index, which is kept beside them or in the user's cache folder."""
     started = time.monotonic()
     options = parse_storage_options(storage_option)
-    dataset = Dataset(sources[0] if len(sources) == 1 else sources, storage_options=options)
+    source = sources[0] if len(sources) == 1 else sources
+    dataset = Dataset(source, fields=parse_fields(field), storage_options=options)
+    dataset.tolerate()
     contents = dataset.make_index(checksums=checksums, bar=partial(bytes_bar, quiet=quiet or as_json))
     if contents.kind == "aioload":
         raise ConfigError(f"{dataset.source} is a packed set, which has its index; nothing is to be done")
     found = contents.index
     damaged = {name: why for name, why in zip(found.shards, contents.damage, strict=False) if why is not None}
+    damaged |= {name: loss.text for name, loss in contents.lost.items()}
     if as_json:
         print_json(
             {
@@ -52,7 +58,7 @@ def index(
                 "shards": len(found.shards),
                 "data_bytes": int(found.positions[-1]),
                 "index_bytes": found.nbytes,
-                "fields": dict(contents.format.fields),
+                "fields": dict(contents.fields),
                 "sums": found.sums is not None,
                 "damage": damaged,
                 "seconds": time.monotonic() - started,

@@ -13,13 +13,15 @@ import numpy as np
 import typer
 
 from ..dataset import Dataset
-from ..decode import Decoder
 from ..errors import AioloadError, ConfigError
+from ..foreign import for_commands
 from ..shard.kinds import media_suffix
 from ._console import (
     AsJson,
+    FieldKinds,
     StorageOptions,
     count,
+    parse_fields,
     parse_storage_options,
     print_json,
     print_table,
@@ -29,6 +31,9 @@ from ._console import (
 
 __all__ = ["inspect"]
 
+_OWN_SUMS = ("tfrecord",)  # formats whose records have sums of their own
+_FEW = 8  # values of an array that are shown
+_MOST_GLANCED = 10_000  # bytes of a value that is decoded for the overview
 _SHOWN = 5  # shards and records in the overview
 _INLINE = ("int", "float", "str", "json")  # kinds whose value says more than its size
 _SUFFIXES = {"ndarray": ".npy", "str": ".txt", "json": ".json", "int": ".i64", "float": ".f64"}
@@ -41,6 +46,7 @@ def inspect(
     record: Annotated[int | None, typer.Option(min=0, metavar="N", help="Show one record.")] = None,
     save: Annotated[Path | None, typer.Option(metavar="DIR",
         help="Write the bytes of the record's fields to files in this folder.")] = None,
+    field: FieldKinds = None,
     storage_option: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
@@ -48,7 +54,7 @@ def inspect(
     if save is not None and record is None:
         raise typer.BadParameter("--save writes one record; say which with --record")
 
-    dataset = Dataset(data, storage_options=parse_storage_options(storage_option))
+    dataset = Dataset(data, fields=parse_fields(field), storage_options=parse_storage_options(storage_option))
     if record is None:
         overview = _overview(dataset)
         print_json(overview) if as_json else _show_overview(overview, dataset.source)
@@ -57,7 +63,7 @@ def inspect(
     found = _read(dataset, record)
     details = _details(found, dataset)
     if save is not None:
-        details["saved"] = [str(path) for path in _save(found, dataset.fields, save)]
+        details["saved"] = [str(path) for path in _save(found, dataset, save)]
     print_json(details) if as_json else _show_details(details)
 
 
@@ -99,7 +105,7 @@ def _overview(dataset: Dataset) -> dict[str, Any]:
         "metadata": dataset.metadata,
         "data_bytes": int(index.positions[-1]),
         "index_bytes": index.nbytes,
-        "sums": index.sums is not None,
+        "sums": index.sums is not None or dataset.kind in _OWN_SUMS,
         "record_bytes": {
             "min": int(sizes.min()), "mean": float(sizes.mean()), "max": int(sizes.max())
         } if len(sizes) else None,
@@ -118,30 +124,33 @@ def _summary(dataset: Dataset, number: int) -> dict[str, Any]:
     try:
         found = _read(dataset, number)
     except AioloadError as error:
-        return {"record": number, "error": str(error)}
+        return {"record": number, "error": for_commands(error)}
 
-    kinds, decoders = dataset.fields, dataset.decoders
     return {
         "record": number,
         "key": found.key,
-        "fields": {n: _glance(kinds[n], v, decoders[n]) for n, v in found.payloads.items()},
+        "fields": {name: _glance(dataset, name, payload) for name, payload in found.payloads.items()},
     }
 
 
-def _glance(kind: str, payload: memoryview, decode: Decoder) -> Any:
+def _glance(dataset: Dataset, field: str, payload: memoryview) -> Any:
     """Return the value of a field where it is short, else its size."""
-    if kind not in _INLINE or len(payload) > 10_000:
+    kind = dataset.fields[field]
+    if kind in ("image", "audio") or len(payload) > _MOST_GLANCED:
         return size(len(payload))
 
     try:
-        value = decode(payload)
+        value = _plain(dataset.decoders_of([field])[field](payload))
     except AioloadError as error:
-        return f"cannot be decoded: {short(error, 100)}"
+        return f"cannot be decoded: {short(for_commands(error), 100)}"
+    if isinstance(value, np.ndarray):
+        return _array(value)
+    if kind == "bytes":
+        return size(len(value)) if isinstance(value, bytes) else count(len(value), "value")
     return short(value) if kind in ("str", "json") else value
 
 
 def _details(found: _Record, dataset: Dataset) -> dict[str, Any]:
-    kinds, decoders = dataset.fields, dataset.decoders
     return {
         "record": found.number,
         "key": found.key,
@@ -150,23 +159,28 @@ def _details(found: _Record, dataset: Dataset) -> dict[str, Any]:
         "stop": found.stop,
         "fields": {
             name: {
-                "kind": kinds[name],
+                "kind": dataset.fields[name],
                 "bytes": len(payload),
-                "value": _describe(kinds[name], payload, decoders[name]),
+                "value": _describe(dataset, name, payload),
             }
             for name, payload in found.payloads.items()
         },
     }
 
 
-def _describe(kind: str, payload: memoryview, decode: Decoder) -> str:
+def _describe(dataset: Dataset, field: str, payload: memoryview) -> str:
     """Tell what a field decodes to; where it cannot be decoded, why."""
     try:
-        value = decode(payload)
+        value = _plain(dataset.decoders_of([field])[field](payload))
     except AioloadError as error:
-        return f"cannot be decoded: {error}"
+        return f"cannot be decoded: {for_commands(error)}"
 
-    return _shape_of(value, payload) if kind not in _INLINE else short(value, 200)
+    return _shape_of(value, payload) if dataset.fields[field] not in _INLINE else short(value, 200)
+
+
+def _plain(value: Any) -> Any:
+    """Return one of numpy's numbers as a number of Python's, which JSON knows."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _shape_of(value: Any, payload: memoryview) -> str:
@@ -174,25 +188,35 @@ def _shape_of(value: Any, payload: memoryview) -> str:
         return short(bytes(payload[:16]).hex(" "), 60)
 
     parts = value if isinstance(value, (tuple, list)) else [value]
-    return ", ".join(f"{p.dtype} {p.shape}" if isinstance(p, np.ndarray) else short(p) for p in parts)
+    return short(", ".join(_array(p) if isinstance(p, np.ndarray) else short(p) for p in parts), 200)
 
 
-def _save(found: _Record, kinds: dict[str, str], folder: Path) -> Iterator[Path]:
+def _array(value: np.ndarray[Any, Any]) -> str:
+    """Return type and shape of an array, or its values where they are few, as those of a label."""
+    if value.ndim == 1 and value.size <= _FEW:
+        return f"{value.dtype} {short(value.tolist())}"
+    return f"{value.dtype} {value.shape}"
+
+
+def _save(found: _Record, dataset: Dataset, folder: Path) -> Iterator[Path]:
     """Write fields to files named by the record's number and theirs: no name can lead elsewhere."""
     folder.mkdir(parents=True, exist_ok=True)
     for place, (name, payload) in enumerate(found.payloads.items()):
         plain = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:60]
         unique = plain if plain == name else f"{plain}.{place}"  # no plain name has a dot
-        path = folder / f"{found.number:08}-{unique}{_suffix(kinds[name], payload)}"
+        path = folder / f"{found.number:08}-{unique}{_suffix(dataset, name, payload)}"
         path.write_bytes(payload)
         yield path
 
 
-def _suffix(kind: str, payload: memoryview) -> str:
-    if kind not in ("image", "audio"):
-        return _SUFFIXES.get(kind, ".bin")
-
-    return f".{media_suffix(payload) or 'bin'}"
+def _suffix(dataset: Dataset, field: str, payload: memoryview) -> str:
+    """Return the suffix of a file of a field's bytes, as they are stored."""
+    kind, encoding = dataset.fields[field], dataset.encodings.get(field)
+    if encoding is not None:
+        return ".txt" if encoding.startswith("text:") else ".bin"
+    if kind in ("image", "audio"):
+        return f".{media_suffix(payload) or 'bin'}"
+    return _SUFFIXES.get(kind, ".bin")
 
 
 def _show_overview(overview: dict[str, Any], data: str) -> None:
@@ -205,19 +229,40 @@ def _show_overview(overview: dict[str, Any], data: str) -> None:
             (
                 "index",
                 f"{size(overview['index_bytes'])}, columns: {', '.join(overview['index_fields']) or 'none'}, "
-                f"{'with' if overview['sums'] else 'without'} a sum of each record",
+                + _sums(overview),
             ),
             ("metadata", short(overview["metadata"], 100)),
         ]
     )
     print("fields")
-    print_table((short(name), kind) for name, kind in overview["fields"].items())
+    classes = _classes(overview["metadata"])
+    print_table((short(name), kind, *_named(classes.get(name))) for name, kind in overview["fields"].items())
     print("shards")
     print_table((s["name"], count(s["records"], "record"), size(s["bytes"])) for s in shards[:_SHOWN])
     if len(shards) > _SHOWN:
         print(f"  … and {len(shards) - _SHOWN:,} more")
     print("first records")
     print_table(map(_row, overview["first"]))
+
+
+def _sums(overview: dict[str, Any]) -> str:
+    if overview["format"] in _OWN_SUMS:
+        return "each record with sums of its own"
+    return f"{'with' if overview['sums'] else 'without'} a sum of each record"
+
+
+def _classes(metadata: Any) -> dict[str, Any]:
+    """Return the names of classes by field, as packing keeps them of tables or of folders."""
+    if not isinstance(metadata, dict):
+        return {}
+    by_field = metadata.get("class_names")
+    return by_field if isinstance(by_field, dict) else {"label": metadata.get("classes")}
+
+
+def _named(names: Any) -> Iterator[str]:
+    """Yield what the numbers of a field stand for, if that is known."""
+    if isinstance(names, list):
+        yield short(f"{len(names)} classes: {', '.join(map(str, names))}", 100)
 
 
 def _row(summary: dict[str, Any]) -> Iterator[str]:

@@ -13,9 +13,11 @@ from ..packing import PackReport, Recipe, Unreadable, find_source
 from ..packing import pack as pack_source
 from ._console import (
     AsJson,
+    FieldKinds,
     Quiet,
     StorageOptions,
     count,
+    parse_fields,
     parse_size,
     parse_storage_options,
     parse_workers,
@@ -38,6 +40,7 @@ class Kind(StrEnum):
     webdataset = "webdataset"
     tfrecord = "tfrecord"
     mds = "mds"
+    aioload = "aioload"
     parquet = "parquet"
     csv = "csv"
     jsonl = "jsonl"
@@ -54,12 +57,14 @@ class Check(StrEnum):
 def pack(
     sources: Annotated[list[str], typer.Argument(metavar="SRC...", show_default=False,
         help="A folder of images (a sub-folder is a class), WebDataset archives, TFRecord or Parquet files "
-             "(also name-{000..009}.tar), an MDS folder, or a CSV, TSV or JSONL table of paths.")],
+             "(also name-{000..009}.tar), an MDS folder, a packed set, a CSV, TSV or JSONL table of paths. "
+             "Shards and packed sets may be given by their address, too.")],
     destination: Annotated[str, typer.Argument(metavar="DST", show_default=False,
         help="The folder to be made, or an address in a bucket, such as s3://bucket/train: what a run that "
              "was stopped has sent there is not sent again.")],
     *,
     kind: Annotated[Kind | None, typer.Option(help="What SRC is, where it cannot be told.")] = None,
+    field: FieldKinds = None,
     path_field: Annotated[str | None, typer.Option(help="Column of a table that holds the path.")] = None,
     shard_size: Annotated[int, typer.Option(parser=parse_size, metavar="SIZE", show_default="256MiB",
         help="How large a shard may become.")] = 256 << 20,
@@ -82,8 +87,16 @@ def pack(
 ) -> None:  # fmt: skip
     """Pack images, archives or a table of files into a set that streams fast."""
     storage_options = parse_storage_options(storage_option)
+    is_remote = any("://" in each for each in sources)
     try:
-        source = find_source(sources, kind=kind, path_field=path_field, seed=seed if shuffle else None)
+        source = find_source(
+            sources,
+            kind=None if kind is None else kind.value,
+            path_field=path_field,
+            fields=parse_fields(field),
+            seed=seed if shuffle else None,
+            storage_options=storage_options if is_remote else None,
+        )
         with progress_bar("packing", source.cost, quiet=quiet or as_json) as advance:
             report = pack_source(
                 source,
@@ -94,7 +107,7 @@ def pack(
                 num_workers=workers,
                 skip_bad=skip_bad,
                 progress=advance,
-                storage_options=storage_options,
+                storage_options=storage_options if "://" in destination or not is_remote else None,
             )
     except SampleError as error:
         _show_failure(error, as_json=as_json)

@@ -11,20 +11,22 @@ from typing import Annotated, Any
 import typer
 
 from ..dataset import Dataset
-from ..errors import AioloadError, NotFoundError, ShardError
+from ..errors import AioloadError, ConfigError, NotFoundError, ShardError
 from ..foreign import UNPROTECTED, place_of
 from ..shard.check import Problem, VerifyReport
 from ..shard.check import verify as verify_set
-from ..shard.format import INDEX_NAME, MANIFEST_NAME, shard_name
+from ..shard.format import MANIFEST_NAME, shard_name
 from ..shard.manifest import Manifest
 from ..shard.reader import Reader
 from ..storage.address import Address
 from ._console import (
     AsJson,
+    FieldKinds,
     Quiet,
     StorageOptions,
     bytes_bar,
     count,
+    parse_fields,
     parse_storage_options,
     print_json,
     short,
@@ -39,6 +41,7 @@ def verify(
     data: Annotated[str, typer.Argument(metavar="DATA", show_default=False,
         help="A set: its folder or address; or shards of others: a file, a folder, name-{000..009}.tar.")],
     *,
+    field: FieldKinds = None,
     storage_option: StorageOptions = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -46,7 +49,7 @@ def verify(
     """Check every sum and every offset of a set; name each damaged record."""
     started = time.monotonic()
     options = parse_storage_options(storage_option)
-    foreign = _foreign(data, options)
+    foreign = _foreign(data, parse_fields(field), options)
     hint = None
     if foreign is None:
         report = _verify_own(data, options, quiet=quiet or as_json)
@@ -64,14 +67,19 @@ def verify(
         raise typer.Exit(1)
 
 
-def _foreign(data: str, options: Mapping[str, Any] | None) -> Dataset | None:
+def _foreign(
+    data: str, fields: Mapping[str, str] | None, options: Mapping[str, Any] | None
+) -> Dataset | None:
     """Return a set that others have written; None where it is one of aioload's own, whole or not."""
-    is_folder = place_of(data).names is None and ("://" in data or not Path(data).is_file())
+    is_folder = place_of(data).names is None if "://" in data else Path(data).is_dir()
     if is_folder:
         with open_reader(data, options) as reader:
-            if any(_is_there(reader, name) for name in (MANIFEST_NAME, INDEX_NAME, shard_name(0))):
+            # an index alone is a leftover, beside shards of others perhaps
+            if any(_is_there(reader, name) for name in (MANIFEST_NAME, shard_name(0))):
+                if fields:
+                    raise ConfigError(f"{data} is a packed set, which knows its fields; leave --field out")
                 return None
-    return Dataset(data, storage_options=options)
+    return Dataset(data, fields=fields, storage_options=options)
 
 
 def _is_there(reader: Reader, name: str) -> bool:
@@ -91,6 +99,7 @@ def _verify_own(data: str, options: Mapping[str, Any] | None, *, quiet: bool) ->
 
 def _verify_foreign(dataset: Dataset, *, quiet: bool) -> tuple[VerifyReport, str | None]:
     """Return what was found, and what could not be checked."""
+    dataset.tolerate()
     try:
         index = dataset.index
     except ShardError as error:

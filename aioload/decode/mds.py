@@ -55,10 +55,14 @@ def for_mds(encoding: str) -> Callable[[memoryview], Any]:
         ConfigError: it is unknown, or pickle.
     """
     if encoding == "pkl":
+        what = (
+            "values of the MDS encoding 'pkl' are not read: unpickling runs whatever code the maker of the "
+            "shards put there"
+        )
         raise ConfigError(
-            "MDS columns of the encoding 'pkl' are not read: unpickling runs whatever code the maker of the "
-            "shards put there; write them as 'json', 'ndarray' or 'bytes', or, if you trust whoever made the "
-            "shards, pass a decoder of your own for them"
+            f"{what}; ask for the other columns with fields={{…}}, write these as 'json', 'ndarray' or "
+            "'bytes', or, if you trust whoever made the shards, give a decoder of your own with decode={…}",
+            what=what,
         )
     name, _, rest = encoding.partition(":")
     if name == "ndarray":

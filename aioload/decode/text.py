@@ -79,8 +79,10 @@ class Number:
 
     def _wrong(self, raw: bytes, why: str) -> SampleError:
         what = "whole number" if self.kind == "int" else "number"
+        told = f"{raw[:40]!r} is no {what} in digits ({why})"
         return SampleError(
-            f"{raw[:40]!r} is no {what} in digits ({why}); does another kind fit the field?",
+            f"{told}; give the field another kind with fields={{…}}, or a decoder with decode={{…}}",
+            what=told,
             category="broken",
         )
 

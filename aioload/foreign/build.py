@@ -1,4 +1,4 @@
-"""Build: the index of foreign shards, made by looking through them once, several at a time.
+"""Build: foreign shards looked through, and their records summed, over any storage.
 
 Scanners are pure and ask for ranges; what they do with the bytes takes a processor, so it happens in threads
 while other shards are read.
@@ -6,9 +6,8 @@ while other shards are read.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+import time
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -20,23 +19,27 @@ from ..errors import ShardError
 from ..reason import first_of
 from ..shard.format import crc32c
 from ..shard.hashes import Sums
-from ..shard.index import Index
 from ..shard.scan import Scanned, Scanner
+from ..shard.sidecar import Part, join
 from ..storage import read
+from .sweep import sweeping
 
 if TYPE_CHECKING:
+    from ..shard.index import Index
     from ..storage import Storage
 
 __all__ = [
     "ASKED_AT_ONCE",
     "PIECE_BYTES",
+    "HandedOver",
     "Progress",
-    "join",
+    "Work",
+    "depth_of",
     "look_at_all",
     "pieces",
     "read_piece",
-    "scan_shards",
-    "sum_records",
+    "scan_shard",
+    "sum_shard",
 ]
 
 ASKED_AT_ONCE = 64
@@ -45,9 +48,37 @@ PIECE_BYTES = 8 << 20
 """What neighbouring records that are read at once have together; a larger record is read alone."""
 
 _SCANNED_AT_ONCE = 16  # shards; each holds a window of a few MiB
+_READS_AT_ONCE = 8  # of few shards, one by one: more than that a link hardly needs
 
 Progress = Callable[[int], object]
 """Told of so many more bytes that have been seen to."""
+
+
+class Work:
+    """What looking through shards costs; here nobody wants to know."""
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether what has hardly begun is to be handed over."""
+        return False
+
+    def note(self, seconds: float, num_bytes: int) -> None:
+        """Count time of a processor, and what was looked through in it."""
+
+
+NO_WORK = Work()
+
+
+class HandedOver(Exception):
+    """A shard is to be looked through elsewhere.
+
+    Args:
+        seen: bytes that progress was told of.
+    """
+
+    def __init__(self, seen: int) -> None:
+        super().__init__(seen)
+        self.seen = seen
 
 
 async def look_at_all(count: int, look: Callable[[int], Any], at_once: int = _SCANNED_AT_ONCE) -> None:
@@ -66,135 +97,123 @@ async def look_at_all(count: int, look: Callable[[int], Any], at_once: int = _SC
         raise first_of(several) from None
 
 
-async def scan_shards(
+def depth_of(count: int) -> int:
+    """Return how many reads ahead there may be for each of so many shards."""
+    return _READS_AT_ONCE // max(count, 1) - 1 if count < _READS_AT_ONCE else 0
+
+
+async def scan_shard(
     storage: Storage,
-    names: Sequence[str],
-    sizes: Sequence[int],
-    begin: Callable[[int], Scanner],
+    name: str,
+    size: int,
+    scanner: Scanner,
     progress: Progress = int,
-) -> list[Scanned]:
-    """Look through shards.
+    *,
+    depth: int = 0,
+    work: Work = NO_WORK,
+) -> Scanned:
+    """Return what a scanner finds in a shard; it may go back, but progress does not.
 
     Args:
-        storage: where they are.
-        names: theirs.
-        sizes: theirs, in bytes.
-        begin: returns the scanner of a shard, by its number.
+        storage: where it is.
+        name: its.
+        size: its, in bytes.
+        scanner: has not begun.
         progress: told of bytes.
+        depth: reads ahead of it that may be under way.
+        work: told of the time that it takes.
 
     Raises:
-        ShardError: one is not of the scanner's format.
+        HandedOver: it is to be looked through elsewhere, all of it again.
+        ShardError: it is not of the scanner's format.
         StorageError: the storage failed.
     """
-    found: dict[int, Scanned] = {}
-
-    async def look(number: int) -> None:
-        found[number] = await _drive(begin(number), storage, names[number], sizes[number], progress)
-
-    await look_at_all(len(names), look)
-    return [found[number] for number in range(len(names))]
-
-
-async def _drive(scanner: Scanner, storage: Storage, name: str, size: int, progress: Progress) -> Scanned:
-    """Return what a scanner finds in a shard; it may go back, but progress does not."""
     seen = 0
     data: memoryview | None = None
-    while True:
-        step = await anyio.to_thread.run_sync(_step, scanner, data)
-        if isinstance(step, Scanned):
-            progress(size - seen)
-            return step
-        start, stop = step
-        data = memoryview(await read(storage, name, start, stop))
-        progress(max(stop - seen, 0))
-        seen = max(stop, seen)
+    async with sweeping(storage, name, size, depth) as file:
+        while True:
+            step, seconds = await anyio.to_thread.run_sync(_step, scanner, data)
+            if isinstance(step, Scanned):
+                break
+            start, stop = step
+            work.note(seconds, max(stop - seen, 0))
+            if work.is_elsewhere and seen < size // 2:
+                raise HandedOver(seen)
+            data = memoryview(await file.read(start, stop))
+            progress(max(stop - seen, 0))
+            seen = max(stop, seen)
+    progress(size - seen)
+    return step
 
 
-def _step(scanner: Scanner, data: memoryview | None) -> tuple[int, int] | Scanned:
-    """Let a scanner go on; a StopIteration cannot cross from a thread into a coroutine."""
+def _step(scanner: Scanner, data: memoryview | None) -> tuple[tuple[int, int] | Scanned, float]:
+    """Let a scanner go on, and time it; a StopIteration cannot cross from a thread into a coroutine."""
+    began = time.thread_time()
     try:
-        return next(scanner) if data is None else scanner.send(data)
+        step = next(scanner) if data is None else scanner.send(data)
     except StopIteration as end:
-        found: Scanned = end.value
-        return found
+        step = end.value
+    return step, time.thread_time() - began
 
 
-def join(names: Sequence[str], sizes: Sequence[int], scanned: Sequence[Scanned]) -> Index:
-    """Return the index of a set from what was found in its shards; without sums."""
-    counts = [len(each.ends) for each in scanned]
-    starts = [np.uint64(each.data_start) for each in scanned]
-    lengths = [int(each.ends[-1]) - each.data_start if len(each.ends) else 0 for each in scanned]
-    line = np.cumsum([0, *lengths], dtype=np.int64).astype(np.uint64)
-    first = np.cumsum([0, *counts], dtype=np.int64)
-    placed = [each.ends - start + begin for each, start, begin in zip(scanned, starts, line, strict=False)]
-    far = [
-        np.column_stack([each.far[:, 0] + number, each.far[:, 1]])
-        for each, number in zip(scanned, first.tolist(), strict=False)
-        if len(each.far)
-    ]
-    return Index(
-        shards=tuple(names),
-        shard_records=first,
-        shard_starts=line,
-        shard_data=np.array(starts, np.uint64),
-        shard_bytes=np.array(sizes, np.uint64),
-        positions=np.concatenate([np.zeros(1, np.uint64), *placed]),
-        fields=next((each.fields for each in scanned if each.wholes and each.fields), ()),
-        far=np.concatenate(far).astype(np.int64) if far else None,
-        is_foreign=True,
-    )
-
-
-async def sum_records(
+async def sum_shard(
     storage: Storage,
-    index: Index,
-    hashes: Mapping[str, Mapping[str, str]] | None = None,
+    name: str,
+    part: Part,
+    hashes: Mapping[str, str] | None = None,
     progress: Progress = int,
-) -> Index:
-    """Return the index with a CRC-32C of each record, for formats that have no sums of their own.
+    *,
+    depth: int = 0,
+    work: Work = NO_WORK,
+) -> npt.NDArray[np.uint32]:
+    """Return a CRC-32C of each record of a shard, for formats that have no sums of their own.
 
     Args:
-        storage: where the shards are.
-        index: of them.
-        hashes: sums of whole shards, by name and algorithm, with which their bytes are compared meanwhile.
+        storage: where the shard is.
+        name: its.
+        part: what is known of it.
+        hashes: sums of the whole shard, by algorithm, with which its bytes are compared meanwhile.
         progress: told of bytes.
+        depth: reads that may be under way beside the first.
+        work: told of the time that it takes.
 
     Raises:
-        ShardError: a shard has another sum than it should, and again when it is read once more.
+        ShardError: the shard has another sum than it should, and again when it is read once more.
     """
+    index = join((name,), (part,), "").index
+    if hashes:
+        try:
+            found = await _read_whole(storage, index, hashes, depth)
+        except ShardError:
+            found = await _read_whole(storage, index, hashes, depth)
+        if found is not None:
+            progress(int(index.positions[-1]))
+            return found
     sums = np.zeros(len(index), np.uint32)
-    bounds = list(itertools.pairwise(index.shard_records.tolist()))
+    wanted = pieces(index, 0, len(index))
 
     async def look(number: int) -> None:
-        first, stop = bounds[number]
-        expected = (hashes or {}).get(index.shards[number])
-        if expected:
-            try:
-                found = await _read_whole(storage, index, number, expected)
-            except ShardError:
-                found = await _read_whole(storage, index, number, expected)
-            if found is not None:
-                sums[first:stop] = found
-                progress(int(index.shard_starts[number + 1] - index.shard_starts[number]))
-                return
-        for begin, end in pieces(index, first, stop):
-            sums[begin:end] = await _sums(storage, index, number, begin, end, progress)
+        begin, end = wanted[number]
+        sums[begin:end], seconds = await _sums(storage, index, begin, end, progress)
+        work.note(seconds, int(index.positions[end] - index.positions[begin]))
 
-    await look_at_all(len(index.shards), look)
-    return replace(index, sums=sums)
+    await look_at_all(len(wanted), look, 1 + depth)
+    return sums
 
 
 async def _read_whole(
-    storage: Storage, index: Index, shard: int, hashes: Mapping[str, str]
+    storage: Storage, index: Index, hashes: Mapping[str, str], depth: int
 ) -> npt.NDArray[np.uint32] | None:
     """Compare all bytes of a shard with its sums; return its records', unless they lie criss-cross."""
-    whole = Sums(index.shards[shard], hashes)
-    records = _Passing(index, shard)
-    size = await storage.size(index.shards[shard]) if whole else 0
-    for start in range(0, size, PIECE_BYTES):
-        part = await read(storage, index.shards[shard], start, min(start + PIECE_BYTES, size))
-        await anyio.to_thread.run_sync(whole.add, part)
-        await anyio.to_thread.run_sync(records.add, part)
+    (name,) = index.shards
+    whole = Sums(name, hashes)
+    records = _Passing(index)
+    size = await storage.size(name) if whole else 0
+    async with sweeping(storage, name, size, depth) as file:
+        for start in range(0, size, PIECE_BYTES):
+            part = await file.read(start, min(start + PIECE_BYTES, size))
+            await anyio.to_thread.run_sync(whole.add, part)
+            await anyio.to_thread.run_sync(records.add, part)
     whole.check()
     return records.sums if size and records.in_order else None
 
@@ -202,12 +221,11 @@ async def _read_whole(
 class _Passing:
     """Sums the records of a shard while its bytes pass, from the first to the last."""
 
-    def __init__(self, index: Index, shard: int) -> None:
-        first, stop = index.shard_records[shard : shard + 2].tolist()
-        located = index.locate(np.arange(first, stop, dtype=np.int64))
+    def __init__(self, index: Index) -> None:
+        located = index.locate(np.arange(len(index), dtype=np.int64))
         self._starts, self._stops = located.start.tolist(), located.stop.tolist()
         self.in_order = all(high <= low for high, low in zip(self._stops, self._starts[1:], strict=False))
-        self.sums = np.zeros(stop - first, np.uint32)
+        self.sums = np.zeros(len(index), np.uint32)
         self._record = self._place = 0
 
     def add(self, part: bytes) -> None:
@@ -225,23 +243,31 @@ class _Passing:
 
 
 async def _sums(
-    storage: Storage, index: Index, shard: int, first: int, stop: int, progress: Progress
-) -> npt.NDArray[np.uint32]:
-    """Return the sums of neighbouring records; one that is larger than a piece is summed in parts."""
+    storage: Storage, index: Index, first: int, stop: int, progress: Progress
+) -> tuple[npt.NDArray[np.uint32], float]:
+    """Return the sums of neighbouring records, and how long they took; a large one is summed in parts."""
     if stop - first == 1:
-        return np.array([await _sum_of_one(storage, index, shard, first, progress)], np.uint32)
-    records = await read_piece(storage, index, index.shards[shard], first, stop)
-    progress(sum(len(raw) for _, raw in records))
-    return np.array(await anyio.to_thread.run_sync(lambda: [crc32c(raw) for _, raw in records]), np.uint32)
+        return np.array([await _sum_of_one(storage, index, first, progress)], np.uint32), 0.0
+    records = await read_piece(storage, index, index.shards[0], first, stop)
+    progress(int(index.positions[stop] - index.positions[first]))  # links lead far back, and count once
+    return await anyio.to_thread.run_sync(_sums_of, records)
 
 
-async def _sum_of_one(storage: Storage, index: Index, shard: int, record: int, progress: Progress) -> int:
+def _sums_of(records: list[tuple[int, memoryview]]) -> tuple[npt.NDArray[np.uint32], float]:
+    began = time.thread_time()
+    sums = np.array([crc32c(raw) for _, raw in records], np.uint32)
+    return sums, time.thread_time() - began
+
+
+async def _sum_of_one(storage: Storage, index: Index, record: int, progress: Progress) -> int:
     located = index.locate(np.array([record], np.int64))
     low, high, value = int(located.start[0]), int(located.stop[0]), 0
+    left = int(index.positions[record + 1] - index.positions[record])  # of a link, less than is read
     for place in range(low, high, PIECE_BYTES):
-        part = await read(storage, index.shards[shard], place, min(place + PIECE_BYTES, high))
+        part = await read(storage, index.shards[0], place, min(place + PIECE_BYTES, high))
         value = await anyio.to_thread.run_sync(_add_to_sum, part, value)
-        progress(len(part))
+        progress(min(len(part), left))
+        left -= min(len(part), left)
     return value
 
 

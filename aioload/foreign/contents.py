@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import ShardError
+from ..errors import ConfigError, ShardError
 from ..shard.format import RecordFormat
+from ..shard.sidecar import Loss
+from ..shard.tar import TarFormat
+from ..shard.tfrecord import TFRecordFormat
 from ..storage import Packed
 
 if TYPE_CHECKING:
     from ..shard.index import Index
 
-__all__ = ["Contents", "damage_of"]
+__all__ = ["Contents", "damage_of", "with_defaults"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,6 +43,30 @@ class Contents:
     """Of each file as it is stored, what tells its content from another; none where the index does."""
     damage: tuple[str | None, ...] = ()
     """Of each shard, why its last record cannot be read; None: all can."""
+    lost: Mapping[str, Loss] = field(default_factory=dict)
+    """By name, why nothing of a shard can be had; whoever reads its records is told."""
+
+
+def with_defaults(contents: Contents, names: Collection[str]) -> Contents:
+    """Return contents whose records may lack some fields.
+
+    Args:
+        contents: of a set. Records of its own format and rows of MDS have all fields, and lack none.
+        names: of the fields.
+
+    Raises:
+        ConfigError: there is no such field.
+    """
+    unknown = sorted(set(names) - set(contents.fields))
+    if unknown:
+        raise ConfigError(
+            f"there are defaults for {unknown}, but the fields are {', '.join(contents.fields)}; name "
+            "in fields=, too, what only some records have",
+            field=unknown[0],
+        )
+    if not names or not isinstance(contents.format, TarFormat | TFRecordFormat):
+        return contents
+    return replace(contents, format=replace(contents.format, optional=frozenset(names)))
 
 
 def damage_of(contents: Contents, shard: int) -> ShardError | None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import bz2
+import shlex
 import zlib
 
 from ..errors import ConfigError, ShardError
 from ..shard.format import SHARD_HEADER
 from ..shard.tarheader import BLOCK, header_sums
 from ..shard.tfrecord import begins_record
+from .names import format_of, way_out
 
 __all__ = ["HEAD_BYTES", "Told", "tell"]
 
@@ -25,7 +27,6 @@ _COMPRESSED = {
     b"\xfd7zXZ\x00": "xz",
     b"\x04\x22\x4d\x18": "lz4",
 }
-_PACKED_HERE = ("gzip", "bzip2")  # what `aioload pack` unpacks of archives
 _ELSEWHERE = {
     b"PAR1": "a Parquet file: pack it with `aioload pack` (extra: torch-aioload[parquet])",
     b"PK\x03\x04": "a zip archive: unpack it, or store its files in a tar",
@@ -45,7 +46,7 @@ def tell(head: bytes, name: str) -> Told:
         ShardError: it is nothing that is read here; says what it seems to be, and the way out.
     """
     if not head:
-        return ("tfrecord" if ".tfrec" in name.lower() else "tar"), None
+        return format_of(name) or "tar", None
     plain = _format_of(head)  # first: the length of a record, or a member's name, may look like any magic
     if plain is not None:
         return plain, None
@@ -58,15 +59,10 @@ def tell(head: bytes, name: str) -> Told:
     inner = _inflated(head, codec)
     found = _format_of(inner) if inner else None
     if found is None:
-        # what cannot be looked into is told by its name
-        found = "tfrecord" if ".tfrec" in name.lower() else "tar" if _says_tar(name) else None
+        found = format_of(name)  # what cannot be looked into is told by its name
     if found is None:
         raise _unknown(name, f"is compressed ({codec}), and holds neither a tar archive nor TFRecords")
     return found, codec
-
-
-def _says_tar(name: str) -> bool:
-    return ".tar" in name.lower() or name.lower().endswith((".tgz", ".tzst"))
 
 
 def _codec_of(head: bytes) -> str | None:
@@ -98,11 +94,11 @@ def _format_of(head: bytes) -> str | None:
 
 
 def _is_tar(head: bytes) -> bool:
-    """Tell whether a header with the right sum stands there, or the end mark of an empty archive."""
+    """Tell whether a header stands there, damaged or not, or the end mark of an empty archive."""
     block = head[:BLOCK]
     if len(block) < BLOCK:
         return False
-    if not any(block):
+    if not any(block) or block[257:262] == b"ustar":
         return True
     try:
         expected = int(block[148:156].strip(b" \0"), 8)
@@ -112,16 +108,22 @@ def _is_tar(head: bytes) -> bool:
 
 
 def _unknown(name: str, what: str) -> ShardError:
-    return ShardError(f"{name} {what}", shard=name, offset=0)
+    hint = way_out([name])
+    return ShardError(f"{name} {what}{f'; {hint}' if hint else ''}", shard=name, offset=0)
 
 
-def refuse_compressed_tar(name: str, codec: str) -> ConfigError:
-    """Make the error of an archive that can only be read from front to back."""
-    pack = (
-        f"Pack it once with `aioload pack {name} OUT`, or unpack it" if codec in _PACKED_HERE else "Unpack it"
-    )
+def refuse_compressed_tar(name: str, codec: str, where: str | None = None) -> ConfigError:
+    """Make the error of an archive that can only be read from front to back.
+
+    Args:
+        name: of the file.
+        codec: how it is compressed.
+        where: its path or address, for the command that packs it; None: its name.
+    """
     return ConfigError(
         f"{name} is a tar archive compressed as a whole ({codec}): nothing in it can be reached without "
-        f"unpacking all before it, so it can be neither shuffled nor resumed. {pack} and give the plain .tar",
+        "unpacking all before it, so it can be neither shuffled nor resumed. Pack it once with "
+        f"`aioload pack {shlex.quote(where or name)} OUT`, or unpack it and give the plain .tar",
         shard=name,
+        codec=codec,
     )

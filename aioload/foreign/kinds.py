@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -15,15 +15,17 @@ from ..shard.mdsindex import MdsFile, MdsIndex
 from ..storage import Packed, read
 from .build import ASKED_AT_ONCE, look_at_all
 from .contents import Contents
-from .detect import HEAD_BYTES, refuse_compressed_tar, tell
+from .detect import HEAD_BYTES, Told, refuse_compressed_tar, tell
+from .names import in_short
 
 if TYPE_CHECKING:
     from ..shard.format import RecordFormat
     from ..shard.scan import Scanner
     from ..shard.sidecar import Sidecar
     from ..storage import Storage
+    from .lost import Losses
 
-__all__ = ["Shards", "contents_of", "mds_shards", "tell_shards"]
+__all__ = ["Shards", "contents_of", "mds_shards", "scanner_of", "tell_shards"]
 
 _log = logging.getLogger("aioload.index")
 
@@ -39,43 +41,92 @@ class Shards:
     """Their format."""
     names: tuple[str, ...]
     """Theirs, as they are called once they are unpacked."""
-    begin: Callable[[int, int], Scanner]
-    """Returns the scanner of a shard, by its number and size."""
     packed: Mapping[str, Packed] = field(default_factory=dict)
     """What is known of those that are compressed as a whole."""
     hashes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Sums of whole shards that are not compressed, by name and algorithm."""
+    records: tuple[int, ...] = ()
+    """How many each is said to have; none where only looking tells."""
+
+    def records_of(self, number: int) -> int:
+        """Return how many records stand for a shard of which nothing can be had."""
+        return self.records[number] if self.records else 1
 
 
-async def tell_shards(storage: Storage, names: tuple[str, ...], sizes: list[int]) -> Shards:
+def scanner_of(kind: str, name: str, size: int, records: int) -> Scanner:
+    """Return what looks through a shard.
+
+    Args:
+        kind: its format.
+        name: its.
+        size: its, in bytes.
+        records: how many it is said to have, of an MDS folder.
+    """
+    if kind == "mds":
+        return scan_mds(size, name, records)
+    return tar.scan(size, name) if kind == "tar" else tfrecord.scan(size, name)
+
+
+async def tell_shards(
+    storage: Storage,
+    names: tuple[str, ...],
+    sizes: Sequence[int],
+    known: Mapping[int, Told],
+    losses: Losses,
+    path_of: Callable[[str], str] = str,
+) -> Shards:
     """Tell by their first bytes what shards are.
+
+    Args:
+        storage: where they lie.
+        names: theirs.
+        sizes: theirs, in bytes.
+        known: what some are, by number.
+        losses: told of those that are nothing.
+        path_of: tells where one lies, for messages.
 
     Raises:
         ShardError: one is nothing that is read here, or they are not all of a kind.
         ConfigError: they can only be read from front to back.
     """
-    told: list[tuple[str, str | None]] = [("", None)] * len(names)
+    told = dict(known)
 
     async def look(number: int) -> None:
-        head = await read(storage, names[number], 0, min(HEAD_BYTES, sizes[number]))
-        told[number] = tell(head, names[number])
+        if number not in told and number not in losses:
+            with losses.noted(number):
+                head = await read(storage, names[number], 0, min(HEAD_BYTES, sizes[number]))
+                told[number] = tell(head, names[number])
 
     await look_at_all(len(names), look, ASKED_AT_ONCE)
-    kinds = {kind: name for (kind, _), name, size in zip(told, names, sizes, strict=True) if size}
-    if len(kinds) > 1:
-        one, other = list(kinds.items())[:2]
-        raise ShardError(
-            f"the shards are of several formats: {one[1]} is {one[0]}, {other[1]} is {other[0]}; make a set "
-            "of each",
-            shard=other[1],
-        )
-    kind = next(iter(kinds), told[0][0])  # empty files are of any
-    packed = {name: Packed(codec) for name, (_, codec) in zip(names, told, strict=True) if codec is not None}
+    losses.check()
+    kind = _one_kind({names[number]: told[number][0] for number in sorted(told) if sizes[number]})
+    kind = kind or next(iter(told.values()))[0]  # empty files are of any
+    packed = {
+        names[number]: Packed(codec) for number, (_, codec) in sorted(told.items()) if codec is not None
+    }
     if kind == "tar" and packed:
         name, how = next(iter(packed.items()))
-        raise refuse_compressed_tar(name, how.codec)
-    scan = tar.scan if kind == "tar" else tfrecord.scan
-    return Shards(kind, names, lambda number, size: scan(size, names[number]), packed)
+        raise refuse_compressed_tar(name, how.codec, path_of(name))
+    return Shards(kind, names, packed)
+
+
+def _one_kind(kinds: Mapping[str, str]) -> str | None:
+    """Return what all shards are; None: there is none.
+
+    Raises:
+        ShardError: they are of several kinds; says which is which.
+    """
+    by_kind: dict[str, list[str]] = {}
+    for name, kind in kinds.items():
+        by_kind.setdefault(kind, []).append(name)
+    if len(by_kind) > 1:
+        shown = "; ".join(f"{kind}: {in_short(names)}" for kind, names in by_kind.items())
+        raise ShardError(
+            f"the shards are of several formats. {shown}. Make a set of each, by a list or a pattern such as "
+            "'data/*.tar'",
+            shard=by_kind[min(by_kind, key=lambda kind: len(by_kind[kind]))][0],
+        )
+    return next(iter(by_kind), None)
 
 
 def mds_shards(index: MdsIndex) -> Shards:
@@ -91,10 +142,7 @@ def mds_shards(index: MdsIndex) -> Shards:
         for shard in index.shards
         if shard.raw.hashes and shard.raw.name not in packed
     }
-    samples = [shard.samples for shard in index.shards]
-    return Shards(
-        "mds", names, lambda number, size: scan_mds(size, names[number], samples[number]), packed, hashes
-    )
+    return Shards("mds", names, packed, hashes, tuple(shard.samples for shard in index.shards))
 
 
 def _packed(codec: str, stored: MdsFile, raw: MdsFile) -> Packed:
@@ -120,8 +168,16 @@ def contents_of(
     fields.pop(KEY_NAME, None)  # of an MDS folder
     if mds is not None and wanted is not None:
         fields, encodings = _chosen(cut, wanted)
-    index = replace(sidecar.index, fields=tuple(fields.items()))
-    return Contents(sidecar.format, cut, fields, encodings, index, packed=packed, damage=sidecar.damage)
+    sums = sidecar.index.sums if sidecar.is_summed else None
+    index = replace(sidecar.index, fields=tuple(fields.items()), sums=sums)
+    lost = {
+        name: loss
+        for name, loss in zip(sidecar.index.shards, sidecar.losses, strict=True)
+        if loss is not None
+    }
+    return Contents(
+        sidecar.format, cut, fields, encodings, index, packed=packed, damage=sidecar.damage, lost=lost
+    )
 
 
 def _without_key(sidecar: Sidecar) -> Sidecar:

@@ -1,7 +1,8 @@
 """Place: which files a source names, relative to one folder or address; pure.
 
 A source is a folder, a file, a pattern such as `train-{000..099}.tar`, the address of one of these, or a list
-of files. All files of a set lie under one root, so that one storage serves them.
+of files. All files of a set lie under one root, so that one storage serves them. A name with a star stands
+for those that are found once somebody looks.
 """
 
 from __future__ import annotations
@@ -14,15 +15,17 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 from ..errors import ConfigError
+from ..storage.address import Address
+from .names import is_file
 
-__all__ = ["Place", "expand", "origin_of", "place_of"]
+__all__ = ["Place", "common", "expand", "origin_of", "place_of"]
 
-_RANGE = re.compile(r"\{(\d{1,18})\.\.(\d{1,18})\}")  # of longer numbers Python makes none
+_RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})")  # of longer numbers Python makes none
+_BRACES = re.compile(rf"\{{(?:{_RANGE.pattern}|[^{{}}]*,[^{{}}]*)\}}")
+_NESTED = re.compile(r"\{[^}]*\{")
 _MOST_NAMES = 1_000_000  # of a pattern: a mistake in it must not fill the memory
-_FILE = re.compile(
-    r"\.(tar|tfrecords?|tfrec)(\.(gz|zst|zlib|z|bz2|xz|lz4))?(\.\d+)?$|\.(tgz|json)$|-\d+-of-\d+$",
-    re.IGNORECASE,
-)
+_WEB = ("http://", "https://")
+_IN_BRACKETS = re.compile(r"\[[^\]]*\]")  # as in http://[::1]/
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +50,15 @@ def place_of(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) 
     single local path is, only the disk can tell: it is returned as a root.
 
     Raises:
-        ConfigError: an empty list, a name that comes twice, files that do not lie under one root, or no texts
-            and paths at all.
+        ConfigError: an empty list, a name that comes twice, files that do not lie under one root, a name as
+            other programs take it, or no texts and paths at all.
     """
     if isinstance(source, (str, os.PathLike)):
         text = os.fspath(source)
         names = expand(text)
-        if names == [text] and not ("://" in text and _FILE.search(_path_of(text))):
+        if names == [text] and not ("://" in text and _names_files(_path_of(text))):
             return Place(text)
-        return _common(names)
+        return common(names)
     try:
         texts = [os.fspath(each) for each in source]
         names = [name for text in texts for name in expand(text)]
@@ -63,29 +66,60 @@ def place_of(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) 
         raise ConfigError(f"a source is a path, an address or a list of such, got {source!r}") from error
     if not names:
         raise ConfigError("an empty list names no shard; give at least one")
-    return _common(names)
+    return common(names)
 
 
 def expand(pattern: str) -> list[str]:
-    """Return the names that a pattern like `train-{000..009}.tar` stands for; others stand for themselves.
+    """Return the names that `train-{000..009}.tar` or `{a,b}.tar` stands for; others stand for themselves.
 
     Raises:
-        ConfigError: it stands for more than a million, or for none.
+        ConfigError: it stands for more than a million, or for none, or is written as other programs want it.
     """
+    _refuse_habits(pattern)
     names = [""]
     end = 0
-    for match in _RANGE.finditer(pattern):
+    for match in _BRACES.finditer(pattern):
+        choices = _choices(match[0][1:-1], pattern, _MOST_NAMES // len(names))
+        if len(choices) * len(names) > _MOST_NAMES:
+            raise _too_many(pattern)
+        names = [name + pattern[end : match.start()] + choice for name in names for choice in choices]
+        end = match.end()
+    if end and _NESTED.search(pattern):
+        raise ConfigError(f"the pattern {pattern!r} has braces within braces; give a list of patterns")
+    return [name + pattern[end:] for name in names]
+
+
+def _choices(inner: str, pattern: str, most: int) -> list[str]:
+    """Return what stands for a pair of braces, at most one more than `most`."""
+    found: list[str] = []
+    for part in inner.split(","):
+        match = _RANGE.fullmatch(part)
+        if match is None:
+            found.append(part)
+            continue
         first, last = match.groups()
         width = len(first) if first.startswith("0") or len(first) == len(last) else 0
-        count = int(last) - int(first) + 1
-        if count < 1:
+        if int(last) < int(first):
             raise ConfigError(f"the pattern {pattern!r} counts down: write the smaller number first")
-        if count * len(names) > _MOST_NAMES:
-            raise ConfigError(f"the pattern {pattern!r} stands for more than {_MOST_NAMES:,} names")
-        numbers = [f"{number:0{width}}" for number in range(int(first), int(last) + 1)]
-        names = [name + pattern[end : match.start()] + number for name in names for number in numbers]
-        end = match.end()
-    return [name + pattern[end:] for name in names]
+        if int(last) - int(first) >= most - len(found):
+            raise _too_many(pattern)
+        found += [f"{number:0{width}}" for number in range(int(first), int(last) + 1)]
+    return found
+
+
+def _too_many(pattern: str) -> ConfigError:
+    return ConfigError(f"the pattern {pattern!r} stands for more than {_MOST_NAMES:,} names")
+
+
+def _refuse_habits(text: str) -> None:
+    """Refuse what WebDataset takes and nobody else; what is quoted of it could be secret."""
+    if text.startswith("pipe:"):
+        raise ConfigError(
+            "a source is no command (pipe:…): give the files or the address that the command reads, such as "
+            "s3://bucket/train-{000..099}.tar; keys go into storage_options or the environment"
+        )
+    if "::" in _IN_BRACKETS.sub("", text):
+        raise ConfigError("several sources are given as a list, not as one text with :: between them")
 
 
 def origin_of(url: str) -> str:
@@ -94,8 +128,12 @@ def origin_of(url: str) -> str:
     return f"{scheme}://{host.rpartition('@')[2]}".lower()
 
 
-def _common(files: Sequence[str]) -> Place:
-    """Return the root that lies above all files, and their names under it."""
+def common(files: Sequence[str]) -> Place:
+    """Return the root that lies above all files, and their names under it.
+
+    Raises:
+        ConfigError: one comes twice, or they do not lie under one root.
+    """
     addresses = sum("://" in file for file in files)
     if addresses not in (0, len(files)):
         raise ConfigError("a list holds either local files or addresses, not both")
@@ -120,9 +158,12 @@ def _common_address(files: Sequence[str]) -> Place:
         )
     origin, query = origins.pop()
     paths = [_path_of(file) for file in files]
-    root = _common_parent(paths)
-    names = [path[len(root) :].lstrip("/") for path in paths]
-    if origin.lower().startswith(("http://", "https://")):
+    for file, path in zip(files, paths, strict=True):
+        if "//" in f"/{path}":
+            Address.parse(file)  # buckets take no such path, web servers do
+    root = _common_parent([path.partition("//")[0] for path in paths])
+    names = [path[len(root) :].removeprefix("/") for path in paths]
+    if origin.lower().startswith(_WEB):
         names = [unquote(name) for name in names]  # storages quote names of files themselves
     return Place(f"{origin}/{root}{query}", tuple(names))
 
@@ -136,6 +177,11 @@ def _origin(url: str) -> tuple[str, str]:
     scheme, _, rest = url.partition("://")
     bare, mark, query = rest.partition("?") if scheme.lower() in ("http", "https") else (rest, "", "")
     return f"{scheme}://{bare.partition('/')[0]}", mark + query
+
+
+def _names_files(path: str) -> bool:
+    """Tell whether the path of an address is that of a file, or has a star where files have names."""
+    return is_file(path) or "*" in path.rpartition("/")[2]
 
 
 def _path_of(url: str) -> str:

@@ -15,23 +15,32 @@ import os
 import re
 import tarfile
 from collections.abc import Callable, Container, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
 from ..dataset import Dataset
-from ..errors import ConfigError, SampleError, StorageError
+from ..errors import SampleError, StorageError
+from ..shard.absent import ABSENT
 from ..shard.kinds import NUMERIC_KINDS, kind_of, media_suffix
+from .archives import Archives, archives_at
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer  # Python 3.12 has it
 
 __all__ = ["ExportReport", "export"]
 
 _SUFFIXES = {
-    "image": "img", "audio": "snd", "int": "cls", "float": "float", "str": "txt", "json": "json",
+    "image": "img", "audio": "snd", "int": "cls", "float": "json", "str": "txt", "json": "json",
     "ndarray": "npy", "bytes": "bin",
 }  # fmt: skip
+# of files that webdataset decodes by their suffix, though here they are bytes
+_DECODED = frozenset({
+    "text", "transcript", "cls2", "class", "count", "index", "inx", "id", "jsn", "pkl", "pickle", "pyd",
+    "pth", "pt", "ten", "tb", "mp", "msg", "npz", "cbor",
+})  # fmt: skip
 _UNSAFE = re.compile(r'[\\:*?"<>|]')  # some system takes them for more than a letter
 _MOST_NAME_BYTES = 200  # of a part of a path: with a suffix, no file system takes much more than that
 _MOST_KEY_BYTES = 1000
@@ -56,26 +65,25 @@ def export(
     *,
     shard_bytes: int = 256 << 20,
     progress: Callable[[int], object] = int,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> ExportReport:
     """Write a set as archives `shard-000000.tar` and so on, each of which appears when it is whole.
 
     Args:
         dataset: any set.
-        folder: made if it is not there; it must hold no archive.
+        folder: made if it is not there, or an address in a bucket; there must be no archive in it.
         shard_bytes: how large an archive may become; a sample is in one whole.
         progress: told of so many more bytes of records.
+        storage_options: of a bucket that is written to, as `Writer` takes them.
 
     Raises:
         ConfigError: the folder holds archives.
         ShardError: a record is damaged.
         SampleError: a value cannot be decoded, or is none that a file can hold.
-        StorageError: the disk failed.
+        StorageError: the disk failed, or the bucket.
     """
-    place = Path(folder)
-    if place.is_dir() and any(path.suffix == ".tar" for path in place.iterdir()):
-        raise ConfigError(f"{place} holds archives; remove them first, or write to another folder")
+    place = archives_at(folder, shard_bytes, storage_options)
     try:
-        place.mkdir(parents=True, exist_ok=True)
         with closing(_Shards(place, shard_bytes)) as shards:
             for number, raw in dataset.raw_records():
                 shards.add(number, *_members(dataset, number, raw))
@@ -84,7 +92,7 @@ def export(
     except OSError as error:
         if isinstance(error, StorageError):
             raise
-        raise StorageError(f"{place} cannot be written to: {error.strerror or error}") from error
+        raise place.translated(error) from error
 
 
 def _members(dataset: Dataset, number: int, raw: memoryview) -> tuple[str, dict[str, bytes]]:
@@ -92,22 +100,17 @@ def _members(dataset: Dataset, number: int, raw: memoryview) -> tuple[str, dict[
     key, payloads = dataset.split_record(number, raw)
     members: dict[str, bytes] = {}
     for field, kind in dataset.fields.items():
-        data = bytes(payloads[field])
+        payload = payloads[field]
+        if payload is ABSENT:  # a default is no part of what is stored
+            continue
+        data = bytes(payload)
         if _is_value(dataset, field, kind):
-            kind, data = _rendered(field, kind, _decoded(dataset, number, field, payloads[field]))
-        members[_unused(_member_field(field, kind, data), members)] = data
+            decode = dataset.decoders_of([field])[field]
+            value = dataset.decode_field(decode, payload, number, key, field)
+            kind, data = _rendered(field, kind, value)
+        name = _member_field(field, kind, data, keep=dataset.kind == "tar")
+        members[_unused(name, members)] = data
     return safe_key(key, number), members
-
-
-def _decoded(dataset: Dataset, number: int, field: str, payload: memoryview) -> Any:
-    try:
-        return dataset.decoders[field](payload)
-    except SampleError as error:
-        raise SampleError(
-            f"record {number} of {dataset.source}: the field {field!r} cannot be decoded: {error}",
-            record=number,
-            field=field,
-        ) from error
 
 
 def _is_value(dataset: Dataset, field: str, kind: str) -> bool:
@@ -140,10 +143,18 @@ def _unused(name: str, names: Container[str]) -> str:
     return found
 
 
-def _member_field(field: str, kind: str, data: bytes) -> str:
+def _member_field(field: str, kind: str, data: bytes, *, keep: bool) -> str:
+    """Return the name of a field's file, without its key.
+
+    Args:
+        field: its name.
+        kind: its kind.
+        data: the file.
+        keep: whether the name is that of such a file already.
+    """
     name = re.sub(r"[^a-z0-9_.-]", "_", field.lower()).strip(".") or "field"
     name = name[-_MOST_FIELD_LETTERS:].strip(".")
-    if kind_of(name) == kind:
+    if kind_of(name) == kind and (keep or name.rpartition(".")[2] not in _DECODED):
         return name
     suffix = media_suffix(data) if kind in ("image", "audio") else None
     return f"{name}.{suffix or _SUFFIXES[kind]}"
@@ -163,8 +174,8 @@ def _rendered(field: str, kind: str, value: Any) -> tuple[str, bytes]:
         return kind, value
     if kind == "str":
         return kind, str(value).encode()
-    if kind in NUMERIC_KINDS:
-        return kind, repr(value.item() if isinstance(value, np.generic) else value).encode()
+    if kind in NUMERIC_KINDS:  # JSON has every digit of a float, too
+        return kind, json.dumps(value.item() if isinstance(value, np.generic) else value).encode()
     if isinstance(value, list):
         raise SampleError(
             f"the field {field!r} holds a list, for which archives have no file; ask for other fields with "
@@ -178,10 +189,11 @@ def _rendered(field: str, kind: str, value: Any) -> tuple[str, bytes]:
 class _Shards:
     """Archives, one after the other."""
 
-    def __init__(self, folder: Path, shard_bytes: int) -> None:
-        self._folder = folder
+    def __init__(self, place: Archives, shard_bytes: int) -> None:
+        self._place = place
         self._shard_bytes = shard_bytes
         self._archive: tarfile.TarFile | None = None
+        self._file: _Counted
         self._names: list[str] = []
         self._keys: set[str] = set()  # of the archive that is under way
         self._records = self._bytes = 0
@@ -191,7 +203,7 @@ class _Shards:
         if self._archive is not None and self._archive.offset + cost > self._shard_bytes:
             self._end()
         if self._archive is None:
-            self._archive = tarfile.open(self._draft, "w", format=tarfile.PAX_FORMAT)  # noqa: SIM115
+            self._archive = self._begin()
         stem, marks = key, itertools.chain([f"{number:09}"], itertools.count())
         while key in self._keys:  # of shards that were apart, say
             key = f"{stem}-{next(marks)}"
@@ -203,29 +215,53 @@ class _Shards:
         self._records += 1
 
     def finish(self) -> ExportReport:
-        self._end()
+        if self._archive is not None:
+            self._end()
         return ExportReport(self._records, tuple(self._names), self._bytes)
 
     def close(self) -> None:
-        """Remove the archive that is under way, if one is."""
+        """Give up the archive that is under way, if one is."""
         if self._archive is not None:
-            self._archive.close()
-            self._draft.unlink(missing_ok=True)
+            with suppress(OSError):  # what it still holds back; the first error matters more
+                self._file.inner.close()
+            self._place.give_up(self._name)
 
     @property
-    def _draft(self) -> Path:
-        return self._folder / f"shard-{len(self._names):06}.tar.tmp"
+    def _name(self) -> str:
+        return f"shard-{len(self._names):06}.tar"
+
+    def _begin(self) -> tarfile.TarFile:
+        self._file = _Counted(self._place.begin(self._name))
+        return tarfile.TarFile(mode="w", fileobj=self._file, format=tarfile.PAX_FORMAT)
 
     def _end(self) -> None:
-        if self._archive is None:
-            return
+        assert self._archive is not None, "one is under way"
         self._archive.close()
+        name = self._name
+        self._place.finish(self._file.inner, name)
         self._archive = None
         self._keys.clear()
-        draft = self._draft
-        self._bytes += draft.stat().st_size
-        draft.replace(draft.with_suffix(""))
-        self._names.append(draft.with_suffix("").name)
+        self._bytes += self._file.tell()
+        self._names.append(name)
+
+
+class _Counted(io.RawIOBase):
+    """A file that says how far it is, also one in a bucket, which takes bytes one after the other."""
+
+    def __init__(self, inner: BinaryIO) -> None:
+        super().__init__()
+        self.inner = inner
+        self._place = 0
+
+    def write(self, data: Buffer, /) -> int:
+        """Pass bytes on."""
+        count = self.inner.write(data)
+        self._place += count
+        return count
+
+    def tell(self) -> int:
+        """Return how many came."""
+        return self._place
 
 
 def _cost(data: bytes) -> int:

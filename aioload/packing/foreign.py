@@ -1,22 +1,36 @@
-"""Shards that others have written, as a source: TFRecord files and MDS folders, record by record."""
+"""Sets that a `Dataset` reads, as a source: shards of others, and packed sets that are packed anew."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from ..dataset import Dataset
-from ..errors import AioloadError
+from ..decode import Decoder
+from ..errors import AioloadError, ShardError
+from ..foreign import for_commands
 from ..shard.kinds import NUMERIC_KINDS
+from ..shard.tarsample import shown, split
+from .ends import unmarked
 from .items import Item, Source, Unreadable
 from .values import plain
 
 __all__ = ["foreign"]
 
+_KINDS = {"tar": "webdataset"}  # as sources are called, where that is not what sets are called
 
-def foreign(dataset: Dataset) -> Source:
+Cut = Callable[[memoryview], tuple[str | None, dict[str, memoryview]]]
+
+
+def foreign(dataset: Dataset, *, all_fields: bool = True) -> Source:
     """Return the records of a set, in their order.
 
     A record that is damaged, or lacks a field, is unreadable; the others are packed with `skip_bad`.
+
+    Args:
+        dataset: the set.
+        all_fields: whether nothing that is in an archive may be left out: then a sample with further fields
+            is unreadable, too.
 
     Raises:
         ShardError: the shards are no such set.
@@ -26,24 +40,76 @@ def foreign(dataset: Dataset) -> Source:
         name: "ndarray" if dataset.encodings.get(name) == "mds:pil" else kind
         for name, kind in dataset.fields.items()
     }
-    return Source(dataset.kind, kinds, _items(dataset), len(dataset))
+    return Source(
+        kind=_KINDS.get(dataset.kind, dataset.kind),
+        fields=kinds,
+        items=_items(dataset, all_fields=all_fields),
+        cost=len(dataset),
+        metadata=dataset.metadata or {},
+        index_fields=tuple(dataset.index.columns),
+    )
 
 
-def _items(dataset: Dataset) -> Iterator[Item | Unreadable]:
-    decoders = {
-        name: dataset.decoders[name]
-        for name, kind in dataset.fields.items()
-        if name in dataset.encodings or kind in NUMERIC_KINDS
-    }
-    for number, raw in dataset.raw_records():
-        name = f"record {number} of {dataset.source}"
-        try:
-            key, payloads = dataset.split_record(number, raw)
-            values = {field: plain(decode(payloads[field])) for field, decode in decoders.items()}
-        except AioloadError as error:
-            yield Unreadable(name, str(error))
+def _items(dataset: Dataset, *, all_fields: bool) -> Iterator[Item | Unreadable]:
+    is_tar = dataset.kind == "tar"
+    cut: Cut = _strict(dataset) if is_tar and all_fields else dataset.format.split
+    # digits of an archive are read with its other files; all else that is no file is decoded here
+    decoders = {} if is_tar else _decoders(dataset)
+    bounds = dataset.index.shard_records.tolist()
+    shard = 0
+    for number, outcome in dataset.outcomes():
+        while number >= bounds[shard + 1]:
+            shard += 1
+        name = f"record {number} ({dataset.index.shards[shard]})"
+        if isinstance(outcome, AioloadError):
+            yield Unreadable(name, for_commands(outcome))
             continue
-        rest: dict[str, bytes | str] = {
-            field: bytes(payloads[field]) for field in dataset.fields if field not in decoders
-        }
-        yield Item(name, key or "", values, rest)
+        try:
+            yield _item(dataset, name, number, *cut(outcome), decoders)
+        except AioloadError as error:
+            yield Unreadable(name, for_commands(error))
+    if is_tar:
+        yield from (Unreadable(name, why, cost=0) for name, why in unmarked(dataset))
+
+
+def _item(
+    dataset: Dataset,
+    name: str,
+    number: int,
+    key: str | None,
+    payloads: dict[str, memoryview],
+    decoders: dict[str, Decoder],
+) -> Item:
+    values: dict[str, Any] = {
+        field: plain(dataset.decode_field(decode, payloads[field], number, key, field))
+        for field, decode in decoders.items()
+    }
+    raw: dict[str, bytes | str] = {
+        field: bytes(payloads[field]) for field in dataset.fields if field not in decoders
+    }
+    return Item(f"{name}, {key}" if key else name, key or "", values, raw)
+
+
+def _decoders(dataset: Dataset) -> dict[str, Decoder]:
+    """Return what makes values of payloads that are no files of their kind."""
+    return dataset.decoders_of(
+        name for name, kind in dataset.fields.items() if name in dataset.encodings or kind in NUMERIC_KINDS
+    )
+
+
+def _strict(dataset: Dataset) -> Cut:
+    """Return what cuts the samples of archives that must have all fields and no other."""
+    fields = dataset.fields
+
+    def cut(record: memoryview) -> tuple[str, dict[str, memoryview]]:
+        sample = split(record)
+        key = shown(sample.key)
+        if sample.views.keys() != fields.keys():
+            what = (
+                f"{key} has the fields {', '.join(sample.views)}, the first sample has {', '.join(fields)}; "
+                "all must have the same"
+            )
+            raise ShardError(what, what=what, key=key, fields=sorted(sample.views))
+        return key, sample.views
+
+    return cut

@@ -45,6 +45,8 @@ class Source:
     """What the manifest keeps."""
     notes: tuple[str, ...] = ()
     """What was left out, in a sentence each."""
+    index_fields: tuple[str, ...] = ()
+    """Numeric fields whose values its own index keeps."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,12 +19,13 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
+from .._workers.processes import processes
 from ..errors import ConfigError, SampleError, WorkerError
 from ..machine import usable_cpus
 from ..shard.writer import Writer
+from .hiding import check_hides_nothing
 from .items import Item, Source, Unreadable
 from .prepare import CHECKS, Prepared, Recipe, prepare
-from .processes import processes
 
 __all__ = ["PackReport", "pack"]
 
@@ -47,7 +48,7 @@ class PackReport:
     unreadable: tuple[Unreadable, ...]
     """What was left out."""
     notes: tuple[str, ...]
-    """What the source left out, in a sentence each."""
+    """What the source left out, and what of an earlier run was there, in a sentence each."""
 
 
 def pack(
@@ -83,11 +84,12 @@ def pack(
         WorkerError: a process died.
     """
     recipe = _check(replace(recipe or Recipe(), kinds=source.fields), num_workers)
+    check_hides_nothing(os.fspath(destination), storage_options)
     started = time.monotonic()
     unreadable: list[Unreadable] = []
     options: dict[str, Any] = {
         "shard_bytes": shard_bytes,
-        "index_fields": index_fields,
+        "index_fields": dict.fromkeys((*source.index_fields, *index_fields)),
         "storage_options": storage_options,
     }
     with (
@@ -110,7 +112,12 @@ def pack(
 
     elapsed = time.monotonic() - started
     return PackReport(
-        writer.records, writer.total_bytes, writer.shards, elapsed, tuple(unreadable), source.notes
+        writer.records,
+        writer.total_bytes,
+        writer.shards,
+        elapsed,
+        tuple(unreadable),
+        (*source.notes, *writer.notes),
     )
 
 

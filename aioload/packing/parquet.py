@@ -1,6 +1,7 @@
 """Parquet tables as a source, above all those of the Hugging Face Hub, whose cells hold images or sounds.
 
-A column of images or audio is a struct of `bytes` and `path`; which it is, the table's own metadata says.
+A column of images or audio is a struct of `bytes` and `path`; which it is, the table's own metadata says. The
+names of its classes are kept: what a number means stands nowhere else.
 Numbers, texts and binary columns keep their kinds, lists of numbers become arrays, all else JSON.
 """
 
@@ -37,15 +38,22 @@ def parquet(paths: list[Path]) -> Source:
     """
     with _opened(paths[0]) as first:
         schema = first.schema_arrow
+    names = _class_names(schema)
     num_rows = 0
     for path in paths:
         with _opened(path) as table:
             if not table.schema_arrow.equals(schema, check_metadata=False):
                 raise ShardError(f"{path} has other columns than {paths[0]}", shard=str(path))
+            if _class_names(table.schema_arrow) != names:
+                raise ShardError(
+                    f"{path} has other names of classes than {paths[0]}, so its numbers mean something else",
+                    shard=str(path),
+                )
             num_rows += table.metadata.num_rows
     columns = _columns(schema)
     fields = {name: kind for name, (kind, _) in columns.items()}
-    return Source("parquet", fields, _items(paths, columns), num_rows)
+    metadata = {"class_names": names} if names else {}
+    return Source("parquet", fields, _items(paths, columns), num_rows, metadata)
 
 
 @contextmanager
@@ -72,19 +80,40 @@ _Column = tuple[str, Callable[[Any], Any]]
 
 def _columns(schema: pa.Schema) -> dict[str, _Column]:
     features = _features(schema)
-    return {column.name: _column(column, features.get(column.name, "")) for column in schema}
+    return {column.name: _column(column, features.get(column.name, {}).get("_type")) for column in schema}
 
 
-def _features(schema: pa.Schema) -> dict[str, str]:
-    """Return what the Hub's metadata calls the columns; nothing where there is none."""
+def _features(schema: pa.Schema) -> dict[str, dict[str, Any]]:
+    """Return what the Hub's metadata says of the columns; nothing where there is none.
+
+    Of a list, it is what the list holds.
+    """
     try:
         info = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
-        return {name: str(feature.get("_type", "")) for name, feature in info.items()}
+        return {name: _feature(feature) for name, feature in info.items() if name in schema.names}
     except (KeyError, ValueError, TypeError, AttributeError):
         return {}
 
 
-def _column(column: pa.Field, feature: str) -> _Column:
+def _feature(feature: Any) -> dict[str, Any]:
+    """Return the description of a column, or of what its lists hold."""
+    while isinstance(feature, list) or (isinstance(feature, dict) and "feature" in feature):
+        feature = feature["feature"] if isinstance(feature, dict) else feature[0] if feature else None
+    return feature if isinstance(feature, dict) else {}
+
+
+def _class_names(schema: pa.Schema) -> dict[str, list[str]]:
+    """Return the names of classes by column."""
+    labels = {name: _names(feature) for name, feature in _features(schema).items()}
+    return {name: names for name, names in labels.items() if names}
+
+
+def _names(feature: dict[str, Any]) -> list[str]:
+    names = feature.get("names") if feature.get("_type") == "ClassLabel" else None
+    return names if isinstance(names, list) and all(isinstance(name, str) for name in names) else []
+
+
+def _column(column: pa.Field, feature: Any) -> _Column:
     from pyarrow import types
 
     cell = column.type

@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..dataset import Dataset
 from ..errors import ConfigError, NotFoundError, StorageError
-from ..foreign import MDS_INDEX, Place, expand, parse_wids
+from ..foreign import MDS_INDEX, expand, files_like, format_of, unpacked_name
+from ..shard.format import MANIFEST_NAME
 from .folders import Listing, class_folder, flat_folder, list_folder
 from .foreign import foreign
 from .items import Source, printable
 from .parquet import parquet
 from .tables import table
-from .tars import webdataset
+from .tars import compressed
 
-__all__ = ["SOURCE_KINDS", "find_source"]
+__all__ = ["SOURCE_KINDS", "find_source", "is_shard"]
 
-SOURCE_KINDS = ("folder", "flat", "webdataset", "tfrecord", "mds", "parquet", "csv", "jsonl")
-"""A sub-folder a class; images without labels; tar archives; TFRecord files; MDS folders; tables."""
+SOURCE_KINDS = ("folder", "flat", "webdataset", "tfrecord", "mds", "aioload", "parquet", "csv", "jsonl")
+"""A sub-folder a class; images without labels; archives; TFRecord files; MDS folders; packed sets; tables."""
 
 _SUFFIXES = {
-    ".tar": "webdataset", ".tgz": "webdataset", ".tfrecord": "tfrecord", ".tfrecords": "tfrecord",
-    ".tfrec": "tfrecord", ".parquet": "parquet", ".csv": "csv", ".tsv": "csv", ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
+    ".tar": "webdataset", ".tfrecord": "tfrecord", ".parquet": "parquet", ".csv": "csv", ".tsv": "csv",
+    ".jsonl": "jsonl", ".ndjson": "jsonl",
 }  # fmt: skip
-_PACKED = (".gz", ".zst", ".bz2", ".xz")
+_OF_SETS = ("webdataset", "tfrecord", "mds", "aioload")  # what a `Dataset` reads, in the network, too
 
 
 def find_source(
@@ -35,14 +37,20 @@ def find_source(
     kind: str | None = None,
     path_field: str | None = None,
     seed: int | None = None,
+    fields: Mapping[str, str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Source:
     """Return what lies at the paths, ready to be packed.
 
     Args:
         paths: one folder or table, or any number of archives; `{000..009}` in a name stands for each number.
+            Shards of others and packed sets may be given by their address, too.
         kind: one of `SOURCE_KINDS`, where it cannot be told.
         path_field: the column of a table that holds the path.
         seed: of the order; sorted, or as in the file, without.
+        fields: of archives, TFRecord and MDS: the fields that are wanted, with their kinds, as `Dataset` has
+            them.
+        storage_options: of an address.
 
     Raises:
         ConfigError: it cannot be told what this is, or an option does not go with it.
@@ -50,23 +58,50 @@ def find_source(
         StorageError: it cannot be read.
         ShardError: its content is not what its name says.
     """
-    found = [Path(name) for path in paths for name in expand(_local(path))]
+    asked = _Asked(kind, path_field, seed, fields, storage_options)
+    given = [os.fspath(path) for path in paths]
+    if any("://" in path for path in given):
+        return _open_address(given, asked)
+    found = [Path(name) for path in given for name in _found(path)]
     try:
-        return _open(_existing(found), kind, path_field, seed)
+        return _open(_existing(found), asked)
     except OSError as error:
         if isinstance(error, StorageError):
             raise
         raise StorageError(f"{error.filename or found[0]} cannot be read: {error.strerror}") from error
 
 
-def _local(path: str | os.PathLike[str]) -> str:
-    """Refuse an address, and quote nothing of it that could be secret."""
-    scheme, mark, _ = os.fspath(path).partition("://")
-    if mark and scheme.isalnum():
+def _found(path: str) -> list[str]:
+    """Return what a pattern stands for: braces stand for names, stars for files that are there."""
+    return [name for each in expand(path) for name in files_like(each)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What was asked for besides the paths."""
+
+    kind: str | None
+    path_field: str | None
+    seed: int | None
+    fields: Mapping[str, str] | None
+    storage_options: Mapping[str, Any] | None
+
+
+def _open_address(given: list[str], asked: _Asked) -> Source:
+    named = asked.kind or _kind_by_name(given[0].partition("?")[0])
+    if named is not None and named not in _OF_SETS:
+        shown = "".join(given[0].partition("://")[:2])  # no more: the rest may hold something secret
         raise ConfigError(
-            f"{scheme}://… is an address; what is packed must lie on a disk: copy it there first"
+            f"{shown}… cannot be packed as {named!r} from an address, only archives, TFRecord files, MDS "
+            "folders and packed sets: copy it to a disk first"
         )
-    return os.fspath(path)
+    return _checked(_of_sets(given, asked), asked.kind)
+
+
+def _checked(source: Source, kind: str | None) -> Source:
+    if kind is not None and source.kind != kind:
+        raise ConfigError(f"this is no {kind!r} but {source.kind!r}; leave --kind out")
+    return source
 
 
 def _existing(paths: list[Path]) -> list[Path]:
@@ -80,63 +115,84 @@ def _existing(paths: list[Path]) -> list[Path]:
     return paths
 
 
-def _open(paths: list[Path], kind: str | None, path_field: str | None, seed: int | None) -> Source:
+def _open(paths: list[Path], asked: _Asked) -> Source:
     if paths[0].is_dir():
-        return _open_folder(_only(paths), kind, seed)
+        return _open_folder(_only(paths), asked)
 
-    kind = kind or _kind_by_suffix(paths)
+    kind = asked.kind or _kind_by_suffix(paths)
     if kind in ("csv", "jsonl"):
-        return table(_only(paths), is_json=kind == "jsonl", path_field=path_field, seed=seed)
+        _refuse_fields(kind, asked.fields)
+        return table(_only(paths), is_json=kind == "jsonl", path_field=asked.path_field, seed=asked.seed)
 
     if kind not in _IN_ORDER:
         raise ConfigError(f"{paths[0]} is no folder, so it cannot be packed as {kind!r}")
 
-    return _open_in_order(kind, paths, seed)
+    return _open_in_order(kind, paths, asked)
 
 
-def _open_folder(root: Path, kind: str | None, seed: int | None) -> Source:
-    listing = list_folder(root)
-    if kind == "mds" or (kind is None and MDS_INDEX in listing.others):
-        wids = parse_wids((root / MDS_INDEX).read_bytes(), str(root / MDS_INDEX)) if kind is None else None
-        if wids is not None and not any("://" in url for url in wids.urls):
-            names = wids.place(Place(str(root))).names or ()
-            return _open_in_order("webdataset", _existing([root / name for name in names]), seed)
-        return _open_in_order("mds", [root], seed)
+def _open_folder(root: Path, asked: _Asked) -> Source:
+    listing, kind = list_folder(root), asked.kind
+    if kind in ("mds", "aioload") or (kind is None and MDS_INDEX in listing.others):
+        return _open_in_order(kind or "mds", [root], asked)  # or what a wids index names
 
     shards = [
         root / path for path in listing.others if os.sep not in path and _kind_by_name(path) in _IN_ORDER
     ]
     kind = kind or _kind_by_content(listing, shards)
+    if kind == "aioload":
+        return _open_in_order(kind, [root], asked)
     if kind in _IN_ORDER:
-        return _open_in_order(kind, [path for path in shards if _kind_by_name(path.name) == kind], seed)
+        return _open_in_order(kind, [path for path in shards if _kind_by_name(path.name) == kind], asked)
 
     if kind not in ("folder", "flat"):
         raise ConfigError(f"{root} is a folder, so it cannot be packed as {kind!r}; name the file")
 
-    return class_folder(listing, seed=seed) if kind == "folder" else flat_folder(listing, seed=seed)
+    _refuse_fields(kind, asked.fields)
+    return (
+        class_folder(listing, seed=asked.seed) if kind == "folder" else flat_folder(listing, seed=asked.seed)
+    )
 
 
-def _open_in_order(kind: str, paths: list[Path], seed: int | None) -> Source:
+def _refuse_fields(kind: str, fields: Mapping[str, str] | None) -> None:
+    if fields is not None:
+        raise ConfigError(
+            f"fields are chosen of archives, TFRecord and MDS, and this is packed as {kind!r}; leave them out"
+        )
+
+
+def is_shard(name: str) -> bool:
+    """Tell whether a file's name is that of a shard of others."""
+    return _kind_by_name(name) in ("webdataset", "tfrecord")
+
+
+def _open_in_order(kind: str, paths: list[Path], asked: _Asked) -> Source:
     """Open shards whose records come in the order in which they lie there."""
-    if seed is not None:
+    if asked.seed is not None:
         raise ConfigError(
             f"{kind} is read from front to back, so it cannot be shuffled while it is packed; a loader can"
         )
     if not paths:
         raise ConfigError(f"there is nothing to be packed as {kind!r}")
-    return _IN_ORDER[kind](paths)
+    if kind == "parquet":
+        _refuse_fields(kind, asked.fields)
+        return parquet(paths)
+    return _of_sets([os.fspath(path) for path in paths], asked)
 
 
-def _of_others(paths: list[Path]) -> Source:
-    return foreign(Dataset(paths if len(paths) > 1 else paths[0]))
+def _of_sets(given: list[str], asked: _Asked) -> Source:
+    """Open what a `Dataset` reads, and archives that are compressed as a whole, which it refuses."""
+    dataset = Dataset(
+        given[0] if len(given) == 1 else given, fields=asked.fields, storage_options=asked.storage_options
+    )
+    try:
+        return foreign(dataset, all_fields=asked.fields is None)
+    except ConfigError as error:
+        if error.facts.get("codec") is None:
+            raise
+    return compressed(given, asked.fields, asked.storage_options)
 
 
-_IN_ORDER: dict[str, Callable[[list[Path]], Source]] = {
-    "webdataset": webdataset,
-    "tfrecord": _of_others,
-    "mds": _of_others,
-    "parquet": parquet,
-}
+_IN_ORDER = ("webdataset", "tfrecord", "mds", "aioload", "parquet")
 
 
 def _kind_by_content(listing: Listing, shards: list[Path]) -> str:
@@ -146,8 +202,10 @@ def _kind_by_content(listing: Listing, shards: list[Path]) -> str:
     if shards:
         return _kind_by_suffix(shards)
 
-    hint = "; it is packed already" if "manifest.json" in listing.others else ""
-    raise ConfigError(f"{listing.root} holds neither images nor shards{hint}; to pack a table, name the file")
+    if MANIFEST_NAME in listing.others:
+        return "aioload"
+
+    raise ConfigError(f"{listing.root} holds neither images nor shards; to pack a table, name the file")
 
 
 def _kind_by_suffix(paths: list[Path]) -> str:
@@ -163,10 +221,8 @@ def _kind_by_suffix(paths: list[Path]) -> str:
 
 
 def _kind_by_name(name: str) -> str | None:
-    bare = name.lower()
-    for suffix in _PACKED:
-        bare = bare.removesuffix(suffix)
-    return _SUFFIXES.get(Path(bare).suffix, "tfrecord" if ".tfrecord-" in bare else None)
+    shard = format_of(name)
+    return _SUFFIXES.get(Path(unpacked_name(name).lower()).suffix if shard is None else f".{shard}")
 
 
 def _only(paths: list[Path]) -> Path:

@@ -1,8 +1,7 @@
-"""WebDataset archives as a source: files of the same key, side by side in a tar, make a record.
+"""Archives that are compressed as a whole: each is unpacked to a temporary file, and packed from there.
 
-Each archive is scanned before its first record is read, so files of a key that do not lie side by side are
-found before anything of it is packed. Unlike a loader, a packer takes only archives that say where they end:
-of one that was cut between two files, nobody would miss the rest later.
+They can only be read from front to back, so nothing but packing takes them. One is unpacked at a time: the
+disk for temporary files has to hold the largest, and not all.
 """
 
 from __future__ import annotations
@@ -10,131 +9,164 @@ from __future__ import annotations
 import itertools
 import os
 import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack
-from pathlib import Path
-from typing import IO
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Any
 
-from ..errors import ConfigError, ShardError
+from anyio.from_thread import start_blocking_portal
+
+from ..ahead import Ahead, Read
+from ..dataset import Dataset
+from ..errors import ShardError, StorageError
+from ..foreign import Place, list_shards, place_of
 from ..foreign.detect import HEAD_BYTES, tell
-from ..shard.kinds import kind_of
-from ..shard.scan import Scanned, run
-from ..shard.tar import scan
-from ..shard.tarsample import shown, split
-from ..storage.codecs import BadData, check_codec, open_stream
-from .items import Item, Source
+from ..storage import LocalStorage, Storage, close, read
+from ..storage.codecs import BadData, check_codec, unpack_file
+from ..storage.remote import Remote
+from .foreign import foreign
+from .items import Item, Source, Unreadable
 
-__all__ = ["webdataset"]
+__all__ = ["compressed"]
 
-_PART_BYTES = 4 << 20
-
-
-def webdataset(paths: list[Path]) -> Source:
-    """Return the samples of some archives, in their order.
-
-    Raises:
-        ShardError: the first sample cannot be read. The items raise it too: for an archive that is cut or
-            damaged, files of a key that do not lie side by side, samples with other fields than the first.
-    """
-    samples = itertools.chain.from_iterable(_read(path) for path in paths)
-    first = next(samples, None)
-    if first is None:
-        raise ShardError(
-            f"{paths[0]} holds no sample: no file in it has a name like key.jpg", shard=str(paths[0])
-        )
-
-    fields = {name: kind_of(name) for name in first.raw}
-    items = (_checked(item, fields) for item in itertools.chain([first], samples))
-    return Source("webdataset", fields, items, sum(path.stat().st_size for path in paths))
+_PART_BYTES = 8 << 20
 
 
-def _read(path: Path) -> Iterator[Item]:
-    """Yield the samples of an archive; a key is its own only within it."""
-    with _opened(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        found = run(scan(size, str(path)), lambda start, stop: _bytes(file, path, start, stop))
-        begins = dict(found.far.tolist())
-        start = found.data_start
-        for number, stop in enumerate(found.ends[: found.wholes].tolist()):
-            yield _item(path, start, stop - start, _bytes(file, path, begins.get(number, start), stop))
-            start = stop
-    _check_end(path, found, start)
+def compressed(
+    given: Sequence[str],
+    fields: Mapping[str, str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Source:
+    """Return the samples of some archives, of which all or some are compressed as a whole.
 
+    Args:
+        given: their paths or addresses, or the address of their folder.
+        fields: that are wanted; None: all.
+        storage_options: of an address.
 
-def _opened(path: Path) -> IO[bytes]:
-    """Open an archive; one that is compressed as a whole is unpacked to a file without a name first.
+    Args:
+        paths: of the archives.
+        wanted: the fields that are packed, with their kinds; None: those of the first sample, which all have.
 
     Raises:
-        ConfigError: it is compressed in a way that cannot be unpacked here.
-        ShardError: it cannot be unpacked.
+        ConfigError: what unpacks one is not installed.
+        ShardError: the first cannot be unpacked, or is no archive.
     """
-    with path.open("rb") as file:
-        codec = tell(file.read(HEAD_BYTES), str(path))[1]
-        if codec is not None:
-            return _unpacked(file, path, codec)
-    return path.open("rb")
+    place = _placed(given, storage_options)
+    names = place.names or ()
+    first = _samples(place, names[0], fields, storage_options, all_fields=fields is None)
+    others = (
+        _attempt(place, name, first.fields, storage_options, all_fields=fields is None) for name in names[1:]
+    )
+    items = itertools.chain(_costing_one(first.items), *map(_costing_one, others))
+    return replace(first, items=items, cost=len(names))
 
 
-def _unpacked(file: IO[bytes], path: Path, codec: str) -> IO[bytes]:
-    stream = open_stream(check_codec(codec)) if codec in ("gzip", "bzip2") else None
-    if stream is None:
-        raise ConfigError(
-            f"{path} is compressed ({codec}); unpack it, and pack the plain .tar", shard=str(path)
-        )
-    file.seek(0)
-    with ExitStack() as unless_whole:
-        plain = unless_whole.enter_context(tempfile.TemporaryFile())
+def _placed(given: Sequence[str], storage_options: Mapping[str, Any] | None) -> Place:
+    """Return where archives lie, and their names."""
+    if "://" not in given[0]:
+        root = os.path.commonpath([Path(path).absolute().parent for path in given])
+        return Place(root, tuple(os.path.relpath(path, root) for path in given))
+    place = place_of(given[0] if len(given) == 1 else given)
+    if place.names is not None:
+        return place
+    remote = Remote(place.root, storage_options)
+    with start_blocking_portal() as portal:
+        storage = remote.open()
         try:
-            while data := file.read(_PART_BYTES):
-                plain.writelines(stream.feed(data))
-            stream.finish()
+            return Place(place.root, portal.call(list_shards, storage, remote.shown))
+        finally:
+            portal.call(close, storage)
+
+
+def _costing_one(items: Iterable[Item | Unreadable]) -> Iterator[Item | Unreadable]:
+    """Yield items that cost one together, however many they are."""
+    last: Item | Unreadable | None = None
+    for item in items:
+        if last is not None:
+            yield last
+        last = replace(item, cost=0)
+    if last is not None:
+        yield replace(last, cost=1)
+
+
+def _attempt(
+    place: Place,
+    name: str,
+    fields: Mapping[str, str],
+    storage_options: Mapping[str, Any] | None,
+    *,
+    all_fields: bool,
+) -> Iterator[Item | Unreadable]:
+    """Yield the samples of an archive; one that cannot be unpacked is unreadable as a whole."""
+    try:
+        source = _samples(place, name, fields, storage_options, all_fields=all_fields)
+    except ShardError as error:
+        yield Unreadable(name, str(error))
+    else:
+        yield from source.items
+
+
+def _samples(
+    place: Place,
+    name: str,
+    fields: Mapping[str, str] | None,
+    storage_options: Mapping[str, Any] | None,
+    *,
+    all_fields: bool,
+) -> Source:
+    """Return the samples of an archive; what was unpacked for them goes when they have been gone through."""
+    folder = tempfile.TemporaryDirectory(prefix="aioload-pack-")
+    try:
+        path = Path(folder.name) / PurePosixPath(name).name
+        _unpack(place, name, path, storage_options)
+        source = foreign(Dataset(path, fields=fields), all_fields=all_fields)
+    except BaseException:
+        folder.cleanup()
+        raise
+    return replace(source, items=_until(source, folder))
+
+
+def _until(source: Source, folder: tempfile.TemporaryDirectory[str]) -> Iterator[Item | Unreadable]:
+    with folder:
+        yield from source.items
+
+
+def _unpack(place: Place, name: str, target: Path, storage_options: Mapping[str, Any] | None) -> None:
+    """Write the plain archive to a file.
+
+    Raises:
+        ConfigError: what unpacks it is not installed.
+        ShardError: it cannot be unpacked.
+        StorageError: the disk for temporary files failed, or the source.
+    """
+    with start_blocking_portal() as portal:
+        is_remote = place.is_address
+        storage = Remote(place.root, storage_options).open() if is_remote else LocalStorage(place.root)
+        try:
+            size = portal.call(storage.size, name)
+            head = portal.call(read, storage, name, 0, min(size, HEAD_BYTES))
+            codec = tell(head, name)[1]
+            with portal.wrap_async_context_manager(Ahead(_reads(storage, name, size))) as parts:
+                bytes_of = iter(partial(portal.call, parts.take), None)
+                unpack_file(None if codec is None else check_codec(codec), bytes_of, target)
         except BadData as error:
             raise ShardError(
-                f"{path} cannot be unpacked ({codec}): {error}; copy it again", shard=str(path)
+                f"{name} cannot be unpacked ({codec}): {error}; copy it again", shard=name
             ) from error
-        plain.flush()
-        unless_whole.pop_all()  # the caller closes it
-        return plain
+        except OSError as error:
+            if isinstance(error, StorageError):
+                raise
+            raise StorageError(
+                f"{name} cannot be unpacked into {target.parent}: {error.strerror or error}; set TMPDIR to a "
+                "folder with more room"
+            ) from error
+        finally:
+            portal.call(close, storage)
 
 
-def _bytes(file: IO[bytes], path: Path, start: int, stop: int) -> bytes:
-    file.seek(start)
-    data = file.read(stop - start)
-    if len(data) != stop - start:
-        raise ShardError(f"{path} has become shorter while it was read", shard=str(path), offset=start)
-    return data
-
-
-def _item(path: Path, start: int, cost: int, record: bytes) -> Item:
-    try:
-        sample = split(memoryview(record))
-    except ShardError as error:
-        raise ShardError(
-            f"{path} (byte {start}): {error}", shard=str(path), offset=start, key=error.key
-        ) from error
-    key = shown(sample.key)
-    return Item(f"{path}: {key}", key, {}, {name: bytes(view) for name, view in sample.views.items()}, cost)
-
-
-def _check_end(path: Path, found: Scanned, stop: int) -> None:
-    """Make sure that an archive ends as archives do."""
-    if found.damage is not None:
-        raise ShardError(f"{path} cannot be read on from {found.damage}", shard=str(path), offset=stop)
-    if not found.facts["end_mark"]:
-        raise ShardError(
-            f"{path} ends at byte {stop} without an archive's end mark: it is cut short or damaged",
-            shard=str(path),
-            offset=stop,
-        )
-
-
-def _checked(item: Item, fields: dict[str, str]) -> Item:
-    """Return an item that has all fields and no other."""
-    if item.raw.keys() != fields.keys():
-        raise ShardError(
-            f"{item.name} has the fields {', '.join(item.raw)}, the first sample has {', '.join(fields)}; "
-            "all must have the same",
-            key=item.key,
-            fields=sorted(item.raw),
-        )
-    return item
+def _reads(storage: Storage, name: str, size: int) -> Iterator[Read[bytes]]:
+    for start in range(0, size, _PART_BYTES):
+        stop = min(start + _PART_BYTES, size)
+        yield stop - start, partial(read, storage, name, start, stop)

@@ -12,6 +12,10 @@ __all__ = ["Destination"]
 class Destination(Protocol):
     """Files that get their names when all their bytes are safe. The methods raise OSError."""
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What an earlier writer had left here, and what became of it, in a sentence each."""
+
     def begin(self, name: str) -> BinaryIO:
         """Open a file that is not there under its name yet; closing it by itself gives it up."""
 

@@ -71,9 +71,11 @@ class Cut:
         return memoryview((_INT if self.list_kind == "int64" else _FLOAT).pack(numbers[0]))
 
     def _misfit(self, found: str, expected: str) -> SampleError:
+        what = f"field {self.name!r} holds {found} in this record, not {expected}"
         return SampleError(
-            f"field {self.name!r} holds {found} in this record, not {expected}; say what all records hold "
-            f"with fields={{{self.name!r}: …}}: 'example:{self.list_kind}' takes lists of any length",
+            f"{what}; say what all records hold with fields={{{self.name!r}: …}}: "
+            f"'example:{self.list_kind}' takes lists of any length",
+            what=what,
             category="mismatch",
             field=self.name,
         )

@@ -37,6 +37,7 @@ class Folder:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._removed = 0
         self._descriptor = -1
         try:
             self._made = not path.exists()
@@ -44,7 +45,7 @@ class Folder:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
             self._lock()
             self._check_free()
-            self._remove_own()
+            self._removed = self._remove_own()
         except ConfigError:
             self.close()
             raise
@@ -54,6 +55,14 @@ class Folder:
 
     def __del__(self) -> None:
         self.close()  # a forgotten writer must not lock its folder until the process ends
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What an earlier writer had left here, and what became of it."""
+        if not self._removed:
+            return ()
+        what = "1 file" if self._removed == 1 else f"{self._removed} files"
+        return (f"{what} of a run that did not finish lay there and went",)
 
     def begin(self, name: str) -> BinaryIO:
         """Open a file that is not there under its name yet."""
@@ -117,8 +126,10 @@ class Folder:
                 path=str(self._path),
             )
 
-    def _remove_own(self) -> None:
+    def _remove_own(self) -> int:
+        """Remove all files under the names of a set; return how many."""
         names = [path for path in self._path.iterdir() if is_own_name(path.name) and not path.is_dir()]
         # the mark of completeness first
         for path in sorted(names, key=lambda path: path.name != MANIFEST_NAME):
             path.unlink()
+        return len(names)

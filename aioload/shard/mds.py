@@ -23,6 +23,7 @@ __all__ = ["MdsFormat", "encoded_size", "kind_of_encoding", "own_decoder", "scan
 
 _WORD = 4  # bytes of a count, an offset and a size: all are little-endian and of 32 bits
 _WINDOW_BYTES = 4 << 20  # read at a time
+_MOST_REST = 1 << 20  # of a damaged shard's rest: the record that stands for it need not be read whole
 _NUMBERS = {
     f"{sort}{bits}": bits // 8
     for sort, widths in (("int", (8, 16, 32, 64)), ("uint", (8, 16, 32, 64)), ("float", (16, 32, 64)))
@@ -143,7 +144,8 @@ def scan(size: int, name: str, samples: int) -> Scanner:
         return Scanned(start, ends)
 
     is_cut = not len(following) or int(following[0]) > size
-    rest_stop = size if is_cut and good < samples else int(ends[good - 1]) if good else start
+    rest_start = int(ends[good - 1]) if good else start
+    rest_stop = min(rest_start + _MOST_REST, size) if is_cut and good < samples else rest_start
     if count != samples:
         reason = f"{name} says it holds {count} rows, and the index of its set says {samples}"
     elif is_cut:
@@ -166,11 +168,13 @@ def _misfit(found: int, expected: int) -> ShardError:
     """Make the error for a row that is not as long as its sizes say."""
     cut = found < expected
     what = (
-        "is cut short" if cut and found else "is missing" if cut else "is followed by bytes that are no row"
+        f"is {'cut short' if found else 'missing'}: of {expected} bytes for its columns not all are there"
+        if cut
+        else f"is followed by bytes that are no row: it has {found}, and its columns need {expected}"
     )
     return ShardError(
-        f"this MDS row {what}: it has {found} bytes, and its columns need {expected}; the shard is "
-        "damaged, or not the one that its index.json means: copy it again, or pass on_error='skip'",
+        f"this MDS row {what}; the shard is damaged, or not the one that its index.json means: copy it "
+        "again, or pass on_error='skip'",
         category="truncated" if cut else "broken",
         offset=min(found, expected),
     )

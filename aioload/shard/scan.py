@@ -32,18 +32,27 @@ class Scanned:
     """[k, 2] a record's number, and the byte where its bytes begin, where that is before its span."""
     damage: str | None = None
     """Why the last record cannot be read; None: all can."""
+    holes: tuple[str, ...] = ()
+    """What cannot be read in the middle; each is part of a record, whose `split` raises."""
     fields: tuple[tuple[str, str], ...] = ()
     """Names and kinds of the fields, as the first record has them."""
     facts: dict[str, Any] = field(default_factory=dict)
     """What the record format must know, as JSON has it."""
+    is_guess: bool = False
+    """Whether no record tells the fields, so that those of any other shard are better."""
 
     def __repr__(self) -> str:
         return f"<Scanned records={len(self.ends)} damage={self.damage!r}>"
 
     @property
     def wholes(self) -> int:
-        """How many records are whole: all, less the last where there is damage."""
+        """How many records can be cut, but for holes: all, less the last where there is damage."""
         return len(self.ends) - (self.damage is not None)
+
+    @property
+    def data_bytes(self) -> int:
+        """Bytes from the beginning of the first record to the end of the last."""
+        return int(self.ends[-1]) - self.data_start if len(self.ends) else 0
 
 
 Scanner = Generator[tuple[int, int], memoryview, Scanned]

@@ -15,15 +15,19 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ShardError
+from .absent import ABSENT
 from .kinds import NUMERIC_KINDS, Fields, kind_of
 from .scan import Scanned, Scanner
-from .tarheader import BadMember, Member, member_at
+from .tarheader import BLOCK, BadMember, Member, member_at, padded
+from .tarresync import Reader
 from .tarsample import Sample, plain_path, sample_name, shown, split
 from .tarwalk import End, walk
 
-__all__ = ["TarFormat", "scan"]
+__all__ = ["TarFormat", "is_ended", "scan"]
 
 Array = npt.NDArray[Any]
+
+_MOST_REST = 1 << 20  # behind damage: its record need not be read to the archive's end to be refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,8 @@ class TarFormat:
 
     fields: Fields
     """Names and kinds of the fields that are wanted; others are passed over."""
+    optional: frozenset[str] = field(default=frozenset(), kw_only=True)
+    """Fields that are `ABSENT` in samples which lack them. Of others, that is an error."""
     _names: frozenset[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -50,16 +56,26 @@ class TarFormat:
         """
         sample = split(record, self._names)
         if len(sample.views) != len(self._names):
-            raise self._lacking(sample)
+            missing = self._names - sample.views.keys()
+            if not missing <= self.optional:
+                raise self._lacking(sample, missing - self.optional)
+            sample.views.update(dict.fromkeys(missing, ABSENT))
         return shown(sample.key), sample.views
 
-    def _lacking(self, sample: Sample) -> ShardError:
-        missing = ", ".join(repr(name) for name, _ in self.fields if name not in sample.views)
+    def _lacking(self, sample: Sample, missing: frozenset[str]) -> ShardError:
+        names = [name for name, _ in self.fields if name in missing]
         there = [*sample.views, *sample.others]
+        what = (
+            f"the sample {shown(sample.key)!r} has no field {', '.join(map(repr, names))}: it has "
+            f"{', '.join(there)}"
+        )
         return ShardError(
-            f"the sample {shown(sample.key)!r} has no field {missing}: it has {', '.join(there)}; ask for "
-            "fields that all samples have, or pass on_error='skip'",
+            f"{what}; ask for fields that all samples have with fields={{…}}, give it a value with "
+            f"defaults={{{names[0]!r}: …}}, or pass on_error='skip'",
+            what=what,
+            category="missing",
             key=shown(sample.key),
+            field=names[0],
             fields=there,
         )
 
@@ -88,6 +104,25 @@ def scan(size: int, name: str) -> Scanner:
     return _scanned(samples, end, size, origins.far(samples.starts))
 
 
+def is_ended(stop: int, size: int) -> Generator[tuple[int, int], memoryview, bool]:
+    """Ask for what lies behind the last record of an archive; return whether its end mark is there.
+
+    Args:
+        stop: where that record ends.
+        size: of the file.
+    """
+    reader, at = Reader(size), padded(stop)
+    while at + BLOCK <= size:
+        try:
+            member = yield from reader.member(at)
+        except BadMember:
+            return False
+        if member is None:
+            return True
+        at = member.stop
+    return False
+
+
 class _Samples:
     """Puts files of a key together, in the order in which they come."""
 
@@ -97,12 +132,17 @@ class _Samples:
         self.key: bytes | None = None
         self.first: list[bytes] | None = None  # fields of the first sample
         self.links: set[bytes] = set()  # where hard links lead to
+        self.holes: list[tuple[int, int]] = []  # what cannot be read, from and to which byte
         self._fields: list[bytes] = []
+        self._torn = 0  # so many samples, the present one first, may lack files
+        self._before: tuple[bytes | None, list[bytes]] | None = None  # behind a hole: the sample before it
         self._starts, self._hashes = array("q"), array("q")  # of each sample: where it begins, its key's hash
 
     def files(self, names: list[bytes], starts: Array, stops: Array) -> None:
         """Take ordinary files."""
         # hot: once a file; guarded by benchmarks/index_tar.py
+        if self._before is not None:
+            self._mend(names)
         key, fields = self.key, self._fields
         begun, hashes, last = [], [], -1
         for number, name in enumerate(names):
@@ -117,7 +157,7 @@ class _Samples:
 
             if name[:dot] != key:
                 if self.first is None and key is not None:
-                    self.first = fields
+                    self._end_sample(fields)
                 key, fields = name[:dot], [suffix]
                 begun.append(number)
                 hashes.append(hash(key))
@@ -140,10 +180,11 @@ class _Samples:
         if parts is None or member.kind == "other":
             return
 
+        self._mend([member.name])
         key, suffix = parts
         self.stop = member.data_stop
         if key != self.key:
-            self._end_sample()
+            self._end_sample(self._fields)
             self.key, self._fields = key, [suffix]
             self._starts.append(member.start)
             self._hashes.append(hash(key))
@@ -152,9 +193,33 @@ class _Samples:
         else:
             self._fields.append(suffix)
 
+    def hole(self, start: int, stop: int, name: bytes) -> None:
+        """Take it that a member is damaged, whose name may be another; its record cannot be read."""
+        self.holes.append((start, stop))
+        self.stop, self._torn = stop, 2
+        key = (sample_name(name) or (b"",))[0]
+        if key == self.key or self._before is not None:  # right behind a hole is more of it
+            return
+        self._before = self.key, self._fields
+        self.key, self._fields = key, []
+        self._starts.append(start)
+        self._hashes.append(hash((start,)))  # as of no other key, since it is not known whose file it was
+
+    def _mend(self, names: list[bytes]) -> None:
+        """Put the files before and behind a hole together, where they are of one key."""
+        parts = next(filter(None, map(sample_name, names)), None)
+        if parts is None or self._before is None:
+            return
+        if parts[0] == self._before[0]:
+            self.key, self._fields = self._before
+            self._starts.pop()
+            self._hashes.pop()
+        self._before = None
+
     def finish(self) -> None:
         """Take it that there are no more."""
-        self._end_sample()
+        self._torn = 0  # better than no fields
+        self._end_sample(self._fields)
 
     @property
     def starts(self) -> Array:
@@ -178,10 +243,11 @@ class _Samples:
                         name, start, f"{what}: files of a key must lie side by side; sort the archive by name"
                     )
 
-    def _end_sample(self) -> None:
-        """Keep the fields of the sample if it was the first."""
-        if self.first is None and self.key is not None:
-            self.first = self._fields
+    def _end_sample(self, fields: list[bytes]) -> None:
+        """Keep the fields of a sample if it was the first that is whole."""
+        if self.first is None and fields and not self._torn:
+            self.first = fields
+        self._torn = max(self._torn - 1, 0)
 
     def _twice(self, name: bytes, start: int) -> ShardError:
         key, suffix = sample_name(name) or (b"", b"")
@@ -219,6 +285,9 @@ class _Origins:
             if sample_name(member.name) is not None:
                 self._found.append((member.start, reach))
 
+    def hole(self, start: int, stop: int, name: bytes) -> None:
+        """Take it that a member cannot be read."""
+
     def far(self, starts: Array) -> npt.NDArray[np.int64]:
         """Return the records that have bytes before their span, each with the first of them."""
         places, reaches = np.array(self._found, np.int64).reshape(-1, 2).T
@@ -240,22 +309,30 @@ def _scanned(samples: _Samples, end: End, size: int, far: npt.NDArray[np.int64])
         parts = sample_name(damage.member.name) if damage.member is not None else None
         if parts is None or parts[0] != samples.key:
             starts = np.append(starts, end.place)  # else the last sample lacks something, and is no record
-        stop = size
+        stop = min(max(end.place, damage.offset) + _MOST_REST, size)
 
     wholes = len(starts) - (damage is not None)
     return Scanned(
         data_start=int(starts[0]) if len(starts) else 0,
         ends=np.append(starts[1:], stop).astype(np.uint64) if len(starts) else np.empty(0, np.uint64),
         far=far[far[:, 0] < wholes],
-        damage=None if damage is None else _reason(damage),
+        damage=None if damage is None else _reason(damage, size - int(starts[-1])),
+        holes=tuple(
+            f"byte {start}: a damaged header; {stop - start:,} bytes with it cannot be read"
+            for start, stop in samples.holes
+        ),
         fields=tuple((shown(name), kind_of(shown(name))) for name in samples.first or ()),
         facts={"end_mark": end.marked},
     )
 
 
-def _reason(damage: BadMember) -> str:
+def _reason(damage: BadMember, lost: int) -> str:
+    """Tell what is wrong, and how much of the archive goes with it."""
     what = f" ({shown(damage.member.name)})" if damage.member is not None else ""
-    return f"byte {damage.offset}: {damage}{what}; it is cut short or damaged"
+    return (
+        f"byte {damage.offset}: {damage}{what}; it is cut short or damaged, and its last {lost:,} bytes "
+        "cannot be read"
+    )
 
 
 def _name_at(start: int, size: int) -> Generator[tuple[int, int], memoryview, bytes]:

@@ -106,11 +106,15 @@ def _member(record: memoryview, at: int) -> Member:
     except BadMember as error:
         where = shown(error.member.name) if error.member else f"byte {error.offset} of the record"
         raise ShardError(
-            f"{error} ({where}): the archive is cut short or damaged here; restore it, or pass "
-            "on_error='skip' for what is whole"
+            f"{error} ({where}): the archive is cut short or damaged here, and {len(record) - at:,} bytes of "
+            "it or more are lost; restore it, or leave out what is bad (on_error='skip', `aioload pack "
+            "--skip-bad`)"
         ) from error
     if member is None:
-        raise ShardError(f"zeros where a header should be (byte {at} of the record): index the archive anew")
+        raise ShardError(
+            f"zeros where a header should be (byte {at} of the record): damage, several archives put "
+            "together by `cat`, or an old index; restore the archive, or leave out what is bad"
+        )
     return member
 
 

@@ -16,11 +16,11 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from .tarheader import BLOCK, BadMember, Member, member_at
+from .tarheader import BLOCK, BadMember, Member
+from .tarresync import GLANCE, Reader, find_header, where_to_go_on
 
 __all__ = ["End", "Visitor", "walk"]
 
-_GLANCE = 64 << 10  # what is read after a hop: a few headers, for the price of one
 _WINDOW = 4 << 20  # large enough for a network, small beside what a job holds
 _HOP = 1 << 20  # a network reads this much in about the time of one more request
 
@@ -44,6 +44,9 @@ class Visitor(Protocol):
     def member(self, member: Member) -> None:
         """Take any other member."""
 
+    def hole(self, start: int, stop: int, name: bytes) -> None:
+        """Take it that what lies there cannot be read; the name is that of a damaged header."""
+
 
 @dataclass(frozen=True, slots=True)
 class End:
@@ -59,43 +62,16 @@ class End:
 
 def walk(size: int, visitor: Visitor) -> Walk:
     """Ask for the headers of an archive of some size, and tell the visitor what they say."""
-    reader, window, at = _Reader(size), _GLANCE, 0
-    try:
-        while at < size:
-            table = _Table(at, (yield from reader.read(at, min(at + window, size))), size)
-            last, at = yield from _visit(table, at, reader, visitor)
-            if last is None:
-                return End(at, marked=at + BLOCK <= size)
-            small = at - last <= _HOP and at + _EDGE >= table.stop  # else: large members, or numbers were odd
-            window = min(2 * window, _WINDOW) if small else _GLANCE
-    except BadMember as damage:
-        return End(reader.at, damage=damage)
+    reader, window, at = Reader(size), GLANCE, 0
+    while at < size:
+        table = _Table(at, (yield from reader.read(at, min(at + window, size))), size)
+        met = yield from _visit(table, at, reader, visitor)
+        if isinstance(met, End):
+            return met
+        last, at = met
+        small = at - last <= _HOP and at + _EDGE >= table.stop  # else: large members, or numbers were odd
+        window = min(2 * window, _WINDOW) if small else GLANCE
     return End(at)
-
-
-class _Reader:
-    """Keeps what was read last, since an odd member asks for little again and again."""
-
-    def __init__(self, size: int) -> None:
-        self.at = 0  # the member that is read on its own
-        self._size, self._start, self._view = size, 0, memoryview(b"")
-
-    def read(self, start: int, stop: int) -> Generator[tuple[int, int], memoryview, memoryview]:
-        if not self._start <= start <= stop <= self._start + len(self._view):
-            self._start = start
-            self._view = yield start, min(max(stop, start + _GLANCE), self._size)
-        return self._view[start - self._start : stop - self._start]
-
-    def member(self, at: int) -> Generator[tuple[int, int], memoryview, Member | None]:
-        self.at = at
-        parser = member_at(at, self._size)
-        try:
-            start, stop = next(parser)
-            while True:
-                start, stop = parser.send((yield from self.read(start, stop)))
-        except StopIteration as end:
-            found: Member | None = end.value
-            return found
 
 
 class _Table:
@@ -128,9 +104,9 @@ class _Table:
 
 
 def _visit(
-    table: _Table, at: int, reader: _Reader, visitor: Visitor
-) -> Generator[tuple[int, int], memoryview, tuple[int | None, int]]:
-    """Tell of the members of a table; return where the last began and ends, None for the archive's end."""
+    table: _Table, at: int, reader: Reader, visitor: Visitor
+) -> Generator[tuple[int, int], memoryview, tuple[int, int] | End]:
+    """Tell of the members of a table; return where the last began and ends, or that there are no more."""
     row, rows, last = 0, len(table.chain), at
     while row < rows or not rows:
         until = bisect_left(table.odd, row)
@@ -145,16 +121,36 @@ def _visit(
         at = table.base + BLOCK * table.chain[row] if rows else table.base
         if row and row == rows - 1 and at + _EDGE > table.stop:
             break  # most likely an extended header whose file is in the next window
-        member = yield from reader.member(at)
-        if member is None:
-            return None, at
-        visitor.member(member)
-        last, at = at, member.stop
+        last, met = at, (yield from _meet(at, reader, visitor))
+        if isinstance(met, End):
+            return met
+        at = met
         number = (at - table.base) // BLOCK
         row = bisect_left(table.chain, number)
         if row == rows or table.chain[row] != number:
             break  # the chain of sizes alone has led elsewhere
     return last, at
+
+
+def _meet(at: int, reader: Reader, visitor: Visitor) -> Generator[tuple[int, int], memoryview, int | End]:
+    """Tell of a member that is read on its own; return where it ends, or that there are no more."""
+    try:
+        member = yield from reader.member(at)
+    except BadMember as damage:
+        stop, name = yield from where_to_go_on(damage, reader)
+        if stop is None:
+            return End(at, damage=damage)
+        visitor.hole(at, stop, name)
+        return stop
+    if member is not None:
+        visitor.member(member)
+        return member.stop
+    # the end mark, if nothing but what fills the archive follows
+    found = yield from find_header(reader, at + BLOCK, reader.size)
+    if found is not None:
+        reason = f"zeros where a header should be, as at an archive's end, but a header at byte {found}"
+        return End(at, damage=BadMember(reason, at))
+    return End(at, marked=at + BLOCK <= reader.size)
 
 
 def _octal(digits: Array) -> npt.NDArray[np.int64]:

@@ -17,9 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ConfigError, SampleError, ShardError
+from .absent import ABSENT
 from .example import ENCODINGS, PAYLOADS, Payload, entries, learn, sniff
-from .features import Cut, render
-from .kinds import Fields, check_fields, encode
+from .features import Cut
+from .kinds import Fields, check_fields
 from .scan import Scanned, Scanner
 from .wire import Malformed
 
@@ -30,11 +31,15 @@ _MESSAGES = {"example": "Example", "sequence": "SequenceExample"}
 _HEAD = struct.Struct("<QI")
 _SUM = struct.Struct("<I")
 _FRAME_BYTES = _HEAD.size + _SUM.size
+_EMPTY_BYTES = 2  # of an example whose features are there, but none
 
 _WINDOW_BYTES = 4 << 20  # read at a time where records are small
 _HOP_BYTES = 64 << 10  # read at a head where they are large: heads of small records behind it come along
 _LARGE_BYTES = 256 << 10  # from here on a hop costs less than reading what it passes over
-_LEARN_RECORDS = 8  # whose fields are tried, where the first ones are damaged or empty
+_MOST_REST = 1 << 20  # of a damaged shard's rest: its last record need not be read whole to be refused
+_MOST_LEARNT = 64 << 20  # a record that is larger tells its fields only if no other does
+_MOST_MESSAGE = 2 << 30  # what protobuf allows: a larger record is none
+_LEARN_RECORDS = 8  # whose fields are tried, where the first ones are damaged or hold no field
 
 
 def frame(data: bytes) -> bytes:
@@ -75,8 +80,8 @@ def scan(size: int, name: str, *, payload: Payload | None = None) -> Scanner:
     if damage == "checksum" and not ends:
         raise _no_tfrecord(name)
 
-    fields, facts = yield from _learn(ends, name, payload)
-    return _found(ends, at, size, name, damage, fields, facts)
+    fields, facts, is_guess = yield from _learn(ends, name, payload)
+    return replace(_found(ends, at, size, name, damage, fields, facts), is_guess=is_guess)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +94,12 @@ class TFRecordFormat:
     """Of those fields whose bytes a kind's own decoder does not read."""
     payload: Payload = "example"
     """What a record holds, one of `PAYLOADS`."""
-    defaults: Mapping[str, Any] = field(default_factory=dict, compare=False, kw_only=True)
-    """By field: its value in records that lack it. Of fields without one, that is an error."""
+    optional: frozenset[str] = field(default=frozenset(), kw_only=True)
+    """Fields that are `ABSENT` in records which lack them. Of others, that is an error."""
     check_data: bool = field(default=True, kw_only=True)
     """Whether the sum of a record's bytes is checked; that of its length always is."""
     _features: dict[bytes, Cut] = field(init=False, repr=False, compare=False)
     _lists: dict[bytes, str] = field(init=False, repr=False, compare=False)
-    _absent: dict[str, bytes] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__
@@ -106,10 +110,9 @@ class TFRecordFormat:
             n.encode(): Cut.of(n, k, self.encodings.get(n)) for n, k in self.fields if not self._is_list(n)
         }
         set_field(self, "_features", cuts)
-        set_field(self, "_absent", {name: self._default(name) for name in self.defaults})
 
     def __reduce__(self) -> tuple[Any, ...]:
-        options = {"defaults": self.defaults, "check_data": self.check_data}
+        options = {"optional": self.optional, "check_data": self.check_data}
         return _rebuild, (self.fields, self.encodings, self.payload, options)
 
     def with_kinds(self, kinds: Mapping[str, str]) -> TFRecordFormat:
@@ -186,36 +189,20 @@ class TFRecordFormat:
                     f"field {name!r} asks for a feature list, which only a SequenceExample has", field=name
                 )
 
-        for name in self.defaults:
-            if name not in names or self.payload == "bytes":
-                raise ConfigError(f"there is a default for {name!r}, which is no field of these", field=name)
-
     def _is_list(self, name: str) -> bool:
         return self.encodings.get(name, "").startswith("example:list")
-
-    def _default(self, name: str) -> bytes:
-        """Return the bytes that stand for a default."""
-        value, encoding = self.defaults[name], self.encodings.get(name)
-        try:
-            return bytes(
-                encode(dict(self.fields)[name], value, name) if encoding is None else render(encoding, value)
-            )
-        except (TypeError, ValueError, OverflowError, SampleError) as error:
-            raise ConfigError(
-                f"the default of field {name!r} does not fit it: {error}", field=name
-            ) from error
 
     def _data(self, record: memoryview) -> memoryview:
         """Return what is between the sums of a record, having checked them."""
         if len(record) < _HEAD.size:
-            raise _truncated(len(record), _HEAD.size)
+            raise _truncated("it ends in its length")
 
         length, expected = _HEAD.unpack_from(record)
         if _masked(bytes(record[:8])) != expected:
             raise _damaged("length")
         if _FRAME_BYTES + length != len(record):
             if _FRAME_BYTES + length > len(record):
-                raise _truncated(len(record), _FRAME_BYTES + length)
+                raise _truncated(f"it has {_FRAME_BYTES + length} bytes, and the file ends before")
             raise ShardError(
                 f"this record has {_FRAME_BYTES + length} bytes, the index gives it {len(record)}: the index "
                 "is of another file; make it again",
@@ -228,16 +215,18 @@ class TFRecordFormat:
         return data
 
     def _stand_in(self, name: str, data: memoryview) -> memoryview:
-        """Return the default of a field that a record lacks."""
-        if name in self._absent:
-            return memoryview(self._absent[name])
+        """Return what stands for a field that a record lacks."""
+        if name in self.optional:
+            return ABSENT
 
         there = sorted(str(raw, "utf-8", "replace") for raw in entries(data))
         if self.payload == "sequence":
             there += sorted(str(raw, "utf-8", "replace") for raw in entries(data, lists=True))
+        what = f"this record has no value for field {name!r}; it has {', '.join(there) or 'no features'}"
         raise SampleError(
-            f"this record has no value for field {name!r}; it has {', '.join(there) or 'no features'}; "
-            "ask for fields that all records have with fields={…}, or skip such records with on_error='skip'",
+            f"{what}; ask for fields that all records have with fields={{…}}, give it a value with "
+            f"defaults={{{name!r}: …}}, or skip such records with on_error='skip'",
+            what=what,
             category="missing",
             field=name,
             features=there,
@@ -286,29 +275,55 @@ def _pass(window: memoryview, first: int, size: int, ends: array[int]) -> tuple[
 
 def _learn(
     ends: array[int], name: str, payload: Payload | None
-) -> Generator[tuple[int, int], memoryview, tuple[Fields, dict[str, Any]]]:
-    """Return fields and facts as the first record tells them that is whole and has any."""
-    sound = False
-    for number in range(0 if payload == "bytes" else min(len(ends), _LEARN_RECORDS)):
+) -> Generator[tuple[int, int], memoryview, tuple[Fields, dict[str, Any], bool]]:
+    """Return fields and facts as the first record tells them that is whole and has any; else a guess."""
+    tried = [] if payload == "bytes" else _promising(ends)
+    for number in tried:
         start = ends[number - 1] if number else 0
         record = yield start, ends[number]
         data = record[_HEAD.size : -_SUM.size]
         if not _is_sound(record, data):
             continue
 
-        sound = True
         try:
             told = payload or sniff(data)
             fields, encodings = learn(data, told) if told else ((), {})
         except (Malformed, UnicodeDecodeError) as error:
             raise _other_payload(name, number, start, payload, error) from error
         if fields:
-            return fields, {"payload": told, "encodings": encodings}
+            return fields, {"payload": told, "encodings": encodings}, False
 
-    if sound and payload is None:
-        payload = "bytes"  # of nothing but empty records, nothing else can be said
+    is_guess = payload is None
+    if is_guess and (yield from _any_sound(ends)):
+        payload = "bytes"  # of nothing but empty records, or of huge ones, nothing else can be said
     fields = learn(memoryview(b""), payload)[0] if payload == "bytes" else ()
-    return fields, {"payload": payload or "example", "encodings": {}}
+    return fields, {"payload": payload or "example", "encodings": {}}, is_guess
+
+
+def _promising(ends: array[int]) -> list[int]:
+    """Return the numbers of the records whose fields are tried, which have to be read whole for it.
+
+    They are the first that are larger than an empty message, but for huge ones where there are others.
+    """
+    sizes = np.diff(np.array(ends, np.uint64), prepend=np.uint64(0))
+    some = sizes > _FRAME_BYTES + _EMPTY_BYTES
+    small: list[int] = np.flatnonzero(some & (sizes <= _MOST_LEARNT))[:_LEARN_RECORDS].tolist()
+    if small or not some.any():
+        return small
+    least = int(np.where(some, sizes, _MOST_MESSAGE).argmin())
+    return [least] if sizes[least] < _MOST_MESSAGE else []
+
+
+def _any_sound(ends: array[int]) -> Generator[tuple[int, int], memoryview, bool]:
+    """Tell whether any of the first records is whole; huge ones are believed to be."""
+    for number in range(min(len(ends), _LEARN_RECORDS)):
+        start = ends[number - 1] if number else 0
+        if ends[number] - start > _MOST_LEARNT:
+            return True
+        record = yield start, ends[number]
+        if _is_sound(record, record[_HEAD.size : -_SUM.size]):
+            return True
+    return False
 
 
 def _is_sound(record: memoryview, data: memoryview) -> bool:
@@ -324,7 +339,7 @@ def _found(
     if damage:
         what = "truncated, the file ends in" if damage == "truncated" else "a wrong sum for the length of"
         text = f"byte {at} of {size}: {what} its record {len(ends)}"
-        ends.append(size)
+        ends.append(min(at + _MOST_REST, size))
     return Scanned(
         data_start=0,
         ends=np.array(ends, np.uint64),
@@ -367,9 +382,9 @@ def _damaged(what: str) -> ShardError:
     )
 
 
-def _truncated(found: int, expected: int) -> ShardError:
+def _truncated(what: str) -> ShardError:
     return ShardError(
-        f"this TFRecord record is truncated: {found} bytes of {expected}; the file was cut, as by a writer "
-        "that was killed; restore it, or skip the record with on_error='skip'",
+        f"this TFRecord record is truncated: {what}; the file was cut, as by a writer that was killed; "
+        "restore it, or skip the record with on_error='skip'",
         category="truncated",
     )

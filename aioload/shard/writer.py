@@ -130,6 +130,11 @@ class Writer:
         return sum(self._file_bytes) + self._small_bytes
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """What an earlier writer had left there, and what became of it, in a sentence each."""
+        return self._folder.notes
+
+    @property
     def metadata(self) -> Any:
         """What the manifest will keep besides the data."""
         return self._metadata

@@ -1,6 +1,6 @@
 """Where the bytes are: the only code that touches disks and sockets."""
 
-from .base import Storage, check_name, check_range, close, ends_early, listing, read
+from .base import Storage, check_name, check_range, close, ends_early, folders, listing, read
 from .cache import CacheCounts, Cached
 from .cachefolder import default_cache_folder
 from .lent import Lent
@@ -22,6 +22,7 @@ __all__ = [
     "close",
     "default_cache_folder",
     "ends_early",
+    "folders",
     "listing",
     "read",
 ]

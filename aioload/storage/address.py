@@ -15,6 +15,14 @@ SCHEMES = ("s3", "gs", "az", "http", "https")
 """Schemes of addresses."""
 
 _WEB = ("http", "https")
+_INSTEAD = {
+    "file": "give the path alone, without file://",
+    "gcs": "write gs://",
+    **dict.fromkeys(("s3a", "s3n"), "write s3://"),
+    **dict.fromkeys(("abfs", "abfss", "adl", "azure", "wasb", "wasbs"), "write az://container/…"),
+    "hf": "write https://huggingface.co/datasets/…/resolve/main/…",
+}
+"""What to write for schemes that other programs know."""
 _ESCAPED = re.compile(r"%(?![0-9A-Fa-f]{2})|[^!$&'()*+,\-./0-9:;=@A-Z_a-z~%]")
 _BUCKET = re.compile(r"[\w$][\w.$-]*", re.ASCII)
 _ESCAPED_QUERY = re.compile(r"%(?![0-9A-Fa-f]{2})|[^!$&'()*+,\-./0-9:;=?@A-Z_a-z~%]")
@@ -64,7 +72,8 @@ class Address:
         scheme = scheme.lower()
         if not mark or scheme not in SCHEMES:
             found = f"scheme {scheme[:20]!r}" if mark else "a text without one"
-            raise ConfigError(f"an address begins with one of {', '.join(SCHEMES)}, got {found}")
+            hint = f"; {_INSTEAD[scheme]}" if scheme in _INSTEAD else ""
+            raise ConfigError(f"an address begins with one of {', '.join(SCHEMES)}, got {found}{hint}")
         return _web(scheme, url) if scheme in _WEB else _bucket(scheme, rest)
 
     @property
@@ -127,6 +136,11 @@ def _bucket(scheme: str, rest: str) -> Address:
         raise ConfigError(
             f"the address {scheme}://… does not begin with the name of a bucket; keys go into "
             "storage_options, not into the address"
+        )
+    if "//" in f"/{path.rstrip('/')}":
+        raise ConfigError(
+            f"the address {scheme}://{bucket}/… has two slashes side by side: take one out; if names in the "
+            "bucket are such, copy the files to others"
         )
     return Address(scheme, bucket, path.strip("/"))
 

@@ -6,7 +6,17 @@ from typing import Protocol, runtime_checkable
 
 from ..errors import ConfigError, ShardError
 
-__all__ = ["Storage", "check_name", "check_range", "close", "ends_early", "listing", "miscounted", "read"]
+__all__ = [
+    "Storage",
+    "check_name",
+    "check_range",
+    "close",
+    "ends_early",
+    "folders",
+    "listing",
+    "miscounted",
+    "read",
+]
 
 _BELIEVED = 64 << 20  # bytes that are set aside without asking whether the file is that long
 
@@ -78,6 +88,13 @@ async def listing(storage: Storage) -> list[str]:
             f"{storage!r} cannot list its files; name the shards, as in 'https://host/train-{{000..099}}.tar'"
         )
     found: list[str] = await names()
+    return found
+
+
+async def folders(storage: Storage) -> list[str]:
+    """Return the names of the folders in a storage; none where it is one that does not tell."""
+    names = getattr(storage, "folders", None)
+    found: list[str] = [] if names is None else await names()
     return found
 
 

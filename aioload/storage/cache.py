@@ -28,7 +28,7 @@ not fit is fetched again.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,7 @@ class Cached:
         key_of: gives, for a file's name, a stable text that no other file has, without secrets.
         revalidate: ask for the tag of each file once, also of those that are cached whole.
         vouched: the key tells the content, and whoever reads checks it; see above.
+        passed: names of files that are not kept, as whoever reads them keeps what it makes of them.
         tally: counts what this cache does, and others that were given it.
     """
 
@@ -74,6 +75,7 @@ class Cached:
         *,
         revalidate: bool = False,
         vouched: bool = False,
+        passed: Container[str] = (),
         tally: CacheTally | None = None,
     ) -> None:
         if limit_bytes is not None and limit_bytes <= 0:
@@ -83,6 +85,7 @@ class Cached:
         self._key_of = key_of
         self._revalidate = revalidate
         self._vouched = vouched
+        self._passed = passed
         self._files: dict[str, CachedFile] = {}
         self._identities: dict[str, Identity] = {}
         self._asking: dict[tuple[object, str], anyio.Lock] = {}
@@ -102,7 +105,7 @@ class Cached:
     async def size(self, name: str) -> int:
         """Return the bytes of a file."""
         check_name(name)
-        file = await self._file(name) if self._disk.on else None
+        file = await self._file(name) if self._disk.on and name not in self._passed else None
         return await self._storage.size(name) if file is None else file.size
 
     async def version(self, name: str) -> str | None:
@@ -130,7 +133,7 @@ class Cached:
                 self._disk.hit(len(view))
                 return
         check_name(name)
-        if not view or not self._disk.on:
+        if not view or not self._disk.on or name in self._passed:
             await self._storage.read_into(name, start, view)
             return
         fetched = await self._fill(name, start, view)

@@ -39,7 +39,7 @@ Identity = tuple[int, str | None]
 _log = logging.getLogger("aioload.storage")
 
 _THREADS = 4
-_INLINE_SUM = 256 << 10  # bytes summed in the loop, 25 us; more go to a thread
+_INLINE_SUM = 512 << 10  # bytes summed in the loop, 50 us; more go to a thread
 _MOST_STORES = 8  # at once: each holds a copy of what it writes
 _PATIENCE = 5.0  # seconds for the disk to answer
 _GRACE = 1.5  # seconds for the threads to end

@@ -23,13 +23,14 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from .bytelocks import Busy, ByteLock, locked_file
 from .cachedfile import BLOCK_BYTES, LIST_NAME, CachedFile
 from .cachesums import Head
+from .unpackedfiles import UnpackedFile, UnpackedFiles
 
 __all__ = ["CacheFolder", "CachedVersion", "Claim", "default_cache_folder"]
 
@@ -97,6 +98,8 @@ class CacheFolder:
 
     def __init__(self, folder: Path, limit_bytes: int | None) -> None:
         self.root = folder / ROOT
+        self.unpacked = UnpackedFiles(folder)
+        """What lies unpacked beside it: within the same limit, and evicted alike."""
         self._limit = limit_bytes
         self._step = min(_MOST_PROMISED, (limit_bytes or _MOST_PROMISED << 6) >> 6)
         self._lock = threading.RLock()  # of what is in use
@@ -157,16 +160,29 @@ class CacheFolder:
         lock.close()
         return Claim(held=False)
 
-    def reserve(self, num_bytes: int) -> bool:
-        """Take room for bytes, evicting what nobody uses; False where there is none."""
+    def reserve(
+        self, num_bytes: int, *, again: bool = False, spend: Callable[[], object] | None = None
+    ) -> bool:
+        """Take room for bytes, evicting what nobody uses; False where there is none.
+
+        Args:
+            num_bytes: so many.
+            again: look even if there was none a moment ago, as the caller uses less by now.
+            spend: called once the room is taken, before anybody counts the disk again: for much that will be
+                written only later, it sets that room aside there.
+        """
         with self._room_lock:
+            if again:
+                self._full_until = 0.0
             if self._promised >= num_bytes and self._count == self._read_count():
                 self._promised -= num_bytes
+                if spend is not None:
+                    spend()
                 return True
             if time.monotonic() < self._full_until:
                 return False
             try:
-                return self._promise(num_bytes)
+                return self._promise(num_bytes, spend)
             except Busy:
                 return False
 
@@ -208,8 +224,10 @@ class CacheFolder:
         finally:
             lock.close()
 
-    def prune(self, keep_bytes: int, *, older_than: float | None = None) -> list[CachedVersion]:
-        """Evict the least recently used of what nobody uses.
+    def prune(
+        self, keep_bytes: int, *, older_than: float | None = None
+    ) -> list[CachedVersion | UnpackedFile]:
+        """Evict the least recently used of what nobody uses, also of what lies unpacked.
 
         Args:
             keep_bytes: as much may stay.
@@ -221,8 +239,9 @@ class CacheFolder:
         Raises:
             Busy: other processes change the cache all the time.
         """
-        if not self.root.is_dir():
+        if not (self.root.is_dir() or self.unpacked.root.is_dir()):
             return []
+        self._make_root()
         with locked_file(self.root / "ledger", _PATIENCE) as ledger:
             gone, used = self._evict(keep_bytes, older_than)
             self._write_ledger(ledger, used)
@@ -290,8 +309,9 @@ class CacheFolder:
 
     # room
 
-    def _promise(self, num_bytes: int) -> bool:
+    def _promise(self, num_bytes: int, spend: Callable[[], object] | None) -> bool:
         """Take a larger promise than is needed now, so that the next need no lock."""
+        self._make_root()
         with locked_file(self.root / "ledger", _PATIENCE) as ledger:
             count, used = _read_ledger(ledger)
             if count and count == self._count:
@@ -309,15 +329,23 @@ class CacheFolder:
                 self._full_until = time.monotonic() + _RETRY_SECONDS
                 return False
             self._promised = granted - num_bytes
+            if spend is not None:
+                spend()
             return True
 
     def _target(self, num_bytes: int) -> int:
         """Return what may stay so that there is room again for a while."""
         disk = self._disk_room() - num_bytes
         if self._limit is None:
-            return _UNBOUNDED if disk >= 0 else sum(v.num_bytes for v in self.versions()) + disk
+            return _UNBOUNDED if disk >= 0 else self._taken() + disk
         wanted = self._limit - max(num_bytes, self._limit >> 5)
-        return wanted if disk >= 0 else min(wanted, sum(v.num_bytes for v in self.versions()) + disk)
+        return wanted if disk >= 0 else min(wanted, self._taken() + disk)
+
+    def _taken(self) -> int:
+        return sum(each.num_bytes for each in self._all())
+
+    def _all(self) -> list[CachedVersion | UnpackedFile]:
+        return [*self.versions(), *self.unpacked.files()]
 
     def _room(self, used: int) -> int:
         disk = self._disk_room()
@@ -328,21 +356,29 @@ class CacheFolder:
         kept = min(_FREE_BYTES, int(_FREE_SHARE * status.f_blocks * status.f_frsize))
         return status.f_bavail * status.f_frsize - kept
 
-    def _evict(self, keep_bytes: int, older_than: float | None) -> tuple[list[CachedVersion], int]:
+    def _evict(
+        self, keep_bytes: int, older_than: float | None
+    ) -> tuple[list[CachedVersion | UnpackedFile], int]:
         """Evict under the ledger's lock; return what has gone, and the bytes that are left."""
         for leftover in ("trash", "new"):
             shutil.rmtree(self.root / leftover, ignore_errors=True)
-        versions = sorted(self.versions(), key=lambda version: version.used)
-        used = sum(version.num_bytes for version in versions)
-        gone: list[CachedVersion] = []
-        for version in versions:
-            if used <= keep_bytes or (older_than is not None and version.used >= older_than):
+        every = sorted(self._all(), key=lambda each: each.used)
+        used = sum(each.num_bytes for each in every)
+        gone: list[CachedVersion | UnpackedFile] = []
+        for each in every:
+            if used <= keep_bytes or (older_than is not None and each.used >= older_than):
                 break
-            with self._alone(version.folder) as alone:
-                if alone and self._discard(version.folder):
-                    gone.append(version)
-                    used -= version.num_bytes
+            if self._remove(each):
+                gone.append(each)
+                used -= each.num_bytes
         return gone, used
+
+    def _remove(self, each: CachedVersion | UnpackedFile) -> bool:
+        """Remove what nobody uses; tell whether it has gone."""
+        if isinstance(each, UnpackedFile):
+            return self.unpacked.remove(each)
+        with self._alone(each.folder) as alone:
+            return alone and self._discard(each.folder)
 
     def _look(self, folder: str) -> CachedVersion | None:
         try:

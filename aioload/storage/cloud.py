@@ -26,7 +26,9 @@ from .stores import RUNTIME, make_store
 from .trial import IGNORED, Trial
 
 if TYPE_CHECKING:
-    from obstore import GetOptions, GetResult, ObjectMeta
+    from collections.abc import Sequence
+
+    from obstore import GetOptions, GetResult, ListResult, ObjectMeta
     from obstore.store import ObjectStore
 
     from .address import Address
@@ -71,19 +73,17 @@ class CloudStorage:
 
     async def listing(self) -> list[str]:
         """Return the names of the files in the folder, whose sizes and tags are known from then on."""
-        import obstore
-
-        store = self._open_store("listing")
-        try:
-            found = await obstore.list_with_delimiter_async(store, self._folder or None)
-        except Exception as error:
-            raise self._translated(error, "") from None
         names = []
-        for meta in found["objects"]:
+        for meta in (await self._list())["objects"]:
             name = meta["path"].removeprefix(self._folder)
             self._compare(name, meta)
             names.append(name)
         return names
+
+    async def folders(self) -> list[str]:
+        """Return the names of the folders in the folder."""
+        paths = (await self._list())["common_prefixes"]
+        return [path.removeprefix(self._folder).strip("/") for path in paths]
 
     async def read_into(self, name: str, start: int, out: memoryview) -> None:
         """Fill `out`, whole, with the bytes of a file from `start` on; filling nothing does no I/O."""
@@ -120,6 +120,15 @@ class CloudStorage:
             raise ClosedError(f"the storage over {self._shown} has been closed; open it again", shard=name)
         RUNTIME.enter()
         return self._store
+
+    async def _list(self) -> ListResult[Sequence[ObjectMeta]]:
+        import obstore
+
+        store = self._open_store("listing")
+        try:
+            return await obstore.list_with_delimiter_async(store, self._folder or None)
+        except Exception as error:
+            raise self._translated(error, "") from None
 
     async def _pinned(self, name: str) -> tuple[int, str | None]:
         """Return size and tag of a file, asking for them where it has not been seen."""

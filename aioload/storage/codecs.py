@@ -1,24 +1,36 @@
 """Compressed files, unpacked in pieces of bounded size, whatever they claim or hide.
 
-gzip, zlib and bzip2 are taken as they come, part by part. What unpacks zstd, brotli and snappy here (cramjam)
-takes whole files only, into memory of a given size: for these the packed file is spooled to the disk, and
-unpacked from there to a file that has all its room beforehand, so that a full disk is an error and no signal.
+gzip, zlib, bzip2 and xz are taken as they come, part by part. What unpacks zstd, brotli, snappy and lz4 here
+(cramjam) takes whole files only, into memory of a given size: for these the packed file is spooled to the
+disk, and unpacked from there to a file that has all its room beforehand, so that a full disk is an error and
+no signal.
 """
 
 from __future__ import annotations
 
 import bz2
 import importlib
+import lzma
 import mmap
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Protocol
 
 from ..errors import ConfigError
 
-__all__ = ["SIZED", "BadData", "Stream", "check_codec", "open_stream", "unpack_whole"]
+__all__ = [
+    "SIZED",
+    "BadData",
+    "Stream",
+    "allocate",
+    "check_codec",
+    "open_stream",
+    "unpack_file",
+    "unpack_whole",
+]
 
 _PIECE_BYTES = 1 << 20  # unpacked at a time, at most
 _SLICE_BYTES = 256 << 10  # of what is packed, given at a time
@@ -26,11 +38,13 @@ _WHOLE = {
     "zstd": ("zstd", "decompress_into"),
     "brotli": ("brotli", "decompress_into"),
     "snappy": ("snappy", "decompress_raw_into"),
+    "lz4": ("lz4", "decompress_into"),
 }
 SIZED = frozenset(_WHOLE)
 """Codecs that must be told how long a file becomes."""
 
 _ALIASES = {"gz": "gzip", "br": "brotli", "zst": "zstd", "bzip2": "bz2"}
+_FRAMED = ("zstd", "lz4")  # whose files say where they end
 
 
 class BadData(Exception):
@@ -96,12 +110,53 @@ def unpack_whole(codec: str, packed: int, unpacked: int, size: int) -> int:
     source_bytes = os.fstat(packed).st_size
     if not source_bytes:
         raise BadData("it is empty")
-    _allocate(unpacked, size)
+    allocate(unpacked, size)
     with mmap.mmap(packed, source_bytes, access=mmap.ACCESS_READ) as source, _room(unpacked, size) as room:
         try:
             return int(getattr(getattr(package, module), function)(source, room))
         except (package.DecompressionError, OSError, ValueError) as error:
             raise BadData(str(error)) from error
+
+
+def unpack_file(codec: str | None, parts: Iterable[bytes], target: Path) -> None:
+    """Unpack a file whose length nobody knows into another, which the disk alone bounds.
+
+    Args:
+        codec: a name from `check_codec`; None: it is not packed.
+        parts: its bytes.
+        target: the other file.
+
+    Raises:
+        BadData: it is damaged.
+        ConfigError: what it is packed with needs to know the length.
+        OSError: the disk is full.
+    """
+    stream = None if codec is None else open_stream(codec)
+    if codec is not None and stream is None and codec not in _FRAMED:
+        raise ConfigError(f"files compressed with {codec} cannot be unpacked without knowing their length")
+    spool = target if codec is None or stream is not None else target.with_name(f"{target.name}.packed")
+    with spool.open("wb") as file:
+        for part in parts:
+            file.writelines([part] if stream is None else stream.feed(part))
+    if stream is not None:
+        stream.finish()
+    elif codec is not None:
+        _unpack_framed(codec, spool, target)
+        spool.unlink()
+
+
+def _unpack_framed(codec: str, packed: Path, target: Path) -> None:
+    package = _package(codec)
+    module, function = _WHOLE[codec]
+    target.touch()
+    try:
+        # both files open as one that is changed, which this package asks for
+        source, out = (
+            package.File(str(path), read=True, write=True, truncate=False) for path in (packed, target)
+        )
+        getattr(getattr(package, module), function)(source, out)
+    except package.DecompressionError as error:
+        raise BadData(str(error)) from error
 
 
 class _Members:
@@ -125,7 +180,7 @@ class _Members:
         try:
             for start in range(0, len(view), _SLICE_BYTES):
                 yield from self._take(view[start : start + _SLICE_BYTES])
-        except (zlib.error, OSError, EOFError) as error:
+        except (zlib.error, lzma.LZMAError, OSError, EOFError) as error:
             raise BadData(str(error)) from error
 
     def finish(self) -> None:
@@ -193,6 +248,7 @@ _STREAMS: dict[str, Callable[[], Stream]] = {
     "gzip": lambda: _Members(lambda: _Inflate(31), several=True),
     "zlib": lambda: _Members(lambda: _Inflate(15), several=False),
     "bz2": lambda: _Members(bz2.BZ2Decompressor, several=True),
+    "xz": lambda: _Members(lzma.LZMADecompressor, several=True),
 }
 
 
@@ -206,7 +262,7 @@ def _package(codec: str) -> Any:
         ) from error
 
 
-def _allocate(fd: int, size: int) -> None:
+def allocate(fd: int, size: int) -> None:
     """Give a file its size and its room on the disk."""
     if not size:
         return

@@ -141,6 +141,13 @@ class Handles:
                 return
         self.drop(handle)
 
+    def forget(self, name: str) -> None:
+        """Close the idle handles of a file."""
+        with self._lock:
+            idle = self._idle.pop(name, [])
+        for handle in idle:
+            self.drop(handle)
+
     def drop(self, handle: Handle) -> None:
         """Close a handle that is not to be used again."""
         with self._lock:

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 
 from .gate import Gate
 from .growth import Growth
@@ -20,7 +20,7 @@ _log = logging.getLogger("aioload.storage")
 _TELL_AFTER = 5.0  # seconds of an outage, after which the log says why nothing comes
 _OUTAGE_GAP = 10.0  # seconds without a try, after which an outage counts anew
 _SPARE_HEDGE = 1.0  # seconds without a hedge, after which one is free: what waits for a read earns none
-_START, _LEAST, _MOST = 32 << 20, 1 << 20, 128 << 20  # bytes in flight: 64, 2 and 256 small reads
+_START, _LEAST, _MOST = 64 << 20, 1 << 20, 128 << 20  # bytes in flight: 128, 2 and 256 small reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Link:
         self.has_answered = False
         """Whether the place has ever answered: else a wrong address is likelier than an outage."""
         self._out: tuple[float, float] | None = None  # first and latest time that it could not be reached
-        self._counts = NetworkCounts()
+        self._counts = dict.fromkeys((field.name for field in fields(NetworkCounts)), 0)
         self._latencies = Latencies()
         self._allowance = Allowance()
         self._hedged_at = clock()
@@ -79,7 +79,8 @@ class Link:
 
     def counts(self) -> NetworkCounts:
         """Return what went over the link so far."""
-        return self._counts
+        with self._lock:
+            return NetworkCounts(**self._counts)
 
     def add(self, **amounts: int) -> None:
         """Add to some counts."""
@@ -175,8 +176,8 @@ class Link:
     def __repr__(self) -> str:
         gate = self.gate
         state = f"in_flight={gate.used} of {gate.limit} waiting={gate.waiting}"
-        return f"<Link requests={self._counts.requests} {state}>"
+        return f"<Link requests={self._counts['requests']} {state}>"
 
     def _add(self, amounts: dict[str, int]) -> None:
-        new = {name: getattr(self._counts, name) + amount for name, amount in amounts.items() if amount}
-        self._counts = replace(self._counts, **new)
+        for name, amount in amounts.items():
+            self._counts[name] += amount

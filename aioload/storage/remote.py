@@ -7,7 +7,7 @@ of each file was seen first, what the link gives, and what went over it.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,8 @@ class Remote:
         """Where the cache is, if there is one."""
         if cache_bytes is not None and self.folder is None:
             raise ConfigError("cache_bytes says how much cache_dir may hold; pass that too, or leave it out")
-        self._cache_bytes = None if cache_bytes is None else parse_bytes(cache_bytes, name="cache_bytes")
+        self.cache_bytes = None if cache_bytes is None else parse_bytes(cache_bytes, name="cache_bytes")
+        """What it may take of the disk, with what is unpacked there; None: all but the disk's last GiB."""
         self._link = Link(max_in_flight=self.options.max_in_flight, shown=self.shown)
         self._pins = Pins()
         self._tally = CacheTally()
@@ -64,13 +65,20 @@ class Remote:
         """The address, for messages: without anything secret."""
         return self._address.shown
 
-    def open(self, version_of: Callable[[str], str] | None = None, *, checked: bool = False) -> Storage:
+    def open(
+        self,
+        version_of: Callable[[str], str] | None = None,
+        *,
+        checked: bool = False,
+        passed: Container[str] = (),
+    ) -> Storage:
         """Return a storage over the folder, for one event loop; whoever opens it closes it.
 
         Args:
             version_of: tells the content of a file, by its name, from others that had its name; where that is
                 known. What is cached is known by it, too.
             checked: it tells every byte, and whoever reads checks each.
+            passed: names of files that are not cached.
         """
         storage = steady(
             self._one_attempt(),
@@ -85,9 +93,10 @@ class Remote:
         return Cached(
             storage,
             self.folder,
-            self._cache_bytes,
+            self.cache_bytes,
             lambda name: f"{self.key(name)} {version_of(name)}",
             vouched=checked,
+            passed=passed,
             tally=self._tally,
         )
 

@@ -8,6 +8,9 @@ The folder is shared by all processes and all runs of this machine. One makes a 
 holds a lock that the system ends with it; if it lives, but the file does not grow for `patience` seconds,
 whoever waits makes the file too, as the name is given by one rename. What names a file there is its address
 with its sums, or else with its size and version, so a file that changed at its source is unpacked anew.
+
+Where the folder has a limit, files make room that were used longest ago and that nobody uses now, a process's
+own among them: what it still needs of them it unpacks again, which a warning tells.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import hashlib
 import logging
 import os
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -32,6 +35,7 @@ from .bytelocks import ByteLock
 from .codecs import SIZED, check_codec
 from .local import LocalStorage
 from .threads import DaemonExecutor, undo_result
+from .unpackedroom import UnpackedRoom
 from .unpacking import Packed, Place, UnpackedFolder, Unpacking
 from .wrapping import Wrapping
 
@@ -54,10 +58,11 @@ class Unpacked(Wrapping):
 
     Args:
         storage: holds the compressed files, and others, which are passed through.
-        folder: for unpacked files; never cleared here.
+        folder: for unpacked files.
         codec_of: tells how a file is stored, by the name of the unpacked one; None: as it is.
         key_of: gives, for a file's name, a stable text that no other file has, without secrets.
-        fresh: the same files past any cache; asked once for a file that came damaged.
+        limit_bytes: what the folder may take of the disk, with the cache of network storage that may lie
+            there; None leaves that to the disk.
         max_ratio: how many times longer a file of unknown size may become; any may become 16 MiB.
         patience: seconds to wait for somebody else's file that does not grow.
     """
@@ -69,7 +74,7 @@ class Unpacked(Wrapping):
         codec_of: Callable[[str], Packed | None],
         key_of: Callable[[str], str],
         *,
-        fresh: Storage | None = None,
+        limit_bytes: int | None = None,
         max_ratio: float = 100,
         patience: float = 30,
     ) -> None:
@@ -78,14 +83,15 @@ class Unpacked(Wrapping):
         super().__init__(storage)
         self._codec_of = codec_of
         self._key_of = key_of
-        self._fresh = fresh
         self._max_ratio = max_ratio
         self._patience = patience
         self._folder = UnpackedFolder(Path(folder).absolute())
+        self._room = UnpackedRoom(Path(folder).absolute(), limit_bytes, self._forget)
         self._local = LocalStorage(self._folder.root)
         self._retired: list[LocalStorage] = []
         self._threads = DaemonExecutor(_THREADS, name="aioload-unpack")
         self._places: dict[str, Place] = {}
+        self._digests: dict[str, str] = {}
         self._loops = WeakKeyDictionary[asyncio.AbstractEventLoop, _Turns]()
 
     async def size(self, name: str) -> int:
@@ -118,21 +124,28 @@ class Unpacked(Wrapping):
         """Fill `out`, whole, with the bytes of an unpacked file from `start` on."""
         # hot: once per read
         view = check_range(start, out)
-        place = self._places.get(name)
-        if place is None:
+        if name not in self._places:
             check_name(name)
-            packed = self._codec_of(name)
-            if packed is None:
+            if self._codec_of(name) is None:
                 await self._storage.read_into(name, start, view)
                 return
-            place = await self._touch(name, packed)
+        if self._room.is_bounded:
+            with self._room.reading(name):
+                await self._read_unpacked(name, start, view)
+        else:
+            await self._read_unpacked(name, start, view)
+
+    async def _read_unpacked(self, name: str, start: int, view: memoryview) -> None:
+        place = self._places.get(name)
+        if place is None:
+            place = await self._touch(name, self._packed(name))
         if start + len(view) > place.size:
             raise ends_early(name, place.size, start + len(view))
         try:
             await self._local.read_into(place.name, start, view)
         except (NotFoundError, ShardError):  # somebody has removed it, or cut it
-            await self._again(name, place)
-            await self._local.read_into(self._places[name].name, start, view)
+            place = await self._again(name, place)
+            await self._local.read_into(place.name, start, view)
 
     async def unpack(self, name: str) -> str:
         """Return where an unpacked file lies on this disk, once it is there.
@@ -144,10 +157,14 @@ class Unpacked(Wrapping):
             ConfigError: it is not compressed, or what unpacks it is not installed.
         """
         check_name(name)
+        self._room.keep(name)  # whoever has the path may open it at any time
+        return self._local.path((await self._touch(name, self._packed(name))).name)
+
+    def _packed(self, name: str) -> Packed:
         packed = self._codec_of(name)
         if packed is None:
             raise ConfigError(f"{name} is not compressed; read it as it is", shard=name)
-        return self._local.path((await self._touch(name, packed)).name)
+        return packed
 
     async def aclose(self) -> None:
         """Close both storages, and end the threads, waiting a bounded time for them; twice is free."""
@@ -156,6 +173,8 @@ class Unpacked(Wrapping):
         finally:
             for local in (self._local, *self._retired):
                 await local.aclose()
+            self._room.close()
+            self._folder.close()
             self._threads.shutdown(wait=False)
             with anyio.move_on_after(_GRACE, shield=True):
                 await asyncio.wrap_future(self._threads.ended)
@@ -172,24 +191,32 @@ class Unpacked(Wrapping):
     async def _touch(self, name: str, packed: Packed) -> Place:
         """Return where a file lies, having unpacked it if need be."""
         async with self._turns.of(name):
-            if name not in self._places:
-                self._places[name] = await self._find_or_make(name, _checked(name, packed))
-            return self._places[name]
+            place = self._places.get(name)
+            if place is None:
+                place = self._places[name] = await self._find_or_make(name, _checked(name, packed))
+                self._room.came(name, place.size)
+            return place
 
-    async def _again(self, name: str, place: Place) -> None:
-        """Make a file once more that is not what it was."""
+    def _forget(self, name: str) -> None:
+        """Use a file no longer, for whose room there is another need; called in any thread."""
+        place = self._places.pop(name, None)
+        if place is not None:
+            self._local.forget(place.name)
+            self._folder.let_go(self._digests[name])
+
+    async def _again(self, name: str, place: Place) -> Place:
+        """Make a file once more that is not what it was; return where it lies."""
         async with self._turns.of(name):
             if self._places.get(name) == place:
                 del self._places[name]
                 await self._run(partial(self._folder.discard, place, name))
                 self._retired.append(self._local)  # it may hold the old one open, and others read from it
                 self._local = LocalStorage(self._folder.root)
-        packed = self._codec_of(name)
-        assert packed is not None, "it was unpacked before"
-        await self._touch(name, packed)
+        return await self._touch(name, self._packed(name))
 
     async def _find_or_make(self, name: str, packed: Packed) -> Place:
-        digest = await self._digest(name, packed)
+        digest = self._digests[name] = await self._digest(name, packed)
+        await self._run(partial(self._folder.use, digest))  # before the look: what is there then stays there
         wait, progress, deadline = _FIRST_WAIT, None, 0.0
         while True:
             place = await self._run(partial(self._folder.find, digest, name))
@@ -237,45 +264,55 @@ class Unpacked(Wrapping):
     # making a file
 
     async def _make(self, name: str, packed: Packed, digest: str, *, alone: bool) -> Place:
-        """Unpack a file; one that came damaged is fetched afresh once, where that is possible."""
-        async with self._turns.makers:
-            try:
-                return await self._make_from(self._storage, name, packed, digest, alone=alone)
-            except ShardError as error:
-                if self._fresh is None:
-                    raise
-                _log.warning("%s; it is fetched once more", error)
-                return await self._make_from(self._fresh, name, packed, digest, alone=alone)
+        """Unpack a file; one that came damaged is fetched once more."""
+        turns = self._turns
+        # of files that take room as they grow, one at a time: two could wait for each other
+        one = turns.growing if self._room.is_bounded and packed.size is None else nullcontext()
+        async with turns.makers, one:
+            with self._room.making(name):
+                try:
+                    return await self._make_from(name, packed, digest, alone=alone)
+                except ShardError as error:
+                    _log.warning("%s; it is fetched once more", error)
+                    return await self._make_from(name, packed, digest, alone=alone)
 
-    async def _make_from(
-        self, source: Storage, name: str, packed: Packed, digest: str, *, alone: bool
-    ) -> Place:
+    async def _make_from(self, name: str, packed: Packed, digest: str, *, alone: bool) -> Place:
         stored = packed.name or name
-        stored_bytes = await source.size(stored)
+        stored_bytes = await self._storage.size(stored)
         if packed.packed_size not in (None, stored_bytes):
             raise ShardError(
                 f"{stored} has {stored_bytes} bytes, and its index says {packed.packed_size}; copy it again",
                 shard=stored,
                 category="truncated" if stored_bytes < (packed.packed_size or 0) else "broken",
             )
+        packed = replace(packed, packed_size=stored_bytes)
         limit = packed.size
         if limit is None:
             limit = max(_FREE_BYTES, int(stored_bytes * self._max_ratio))
-        begin = partial(self._folder.begin, digest, name, packed, limit, alone=alone)
+        begin = partial(
+            self._folder.begin,
+            digest,
+            name,
+            packed,
+            limit,
+            alone=alone,
+            of=self._key_of(stored),
+            reserve=partial(self._room.reserve, name) if self._room.is_bounded else None,
+        )
         unpacking = await self._run(begin, undo=Unpacking.abandon)
         try:
-            await self._pour(source, stored, stored_bytes, unpacking)
+            await self._pour(stored, stored_bytes, unpacking)
             return await self._run(unpacking.finish, stop=unpacking.abandon)
         finally:
             unpacking.abandon()
 
-    async def _pour(self, source: Storage, stored: str, stored_bytes: int, unpacking: Unpacking) -> None:
+    async def _pour(self, stored: str, stored_bytes: int, unpacking: Unpacking) -> None:
         """Fetch a part while the one before it is unpacked."""
         part: bytearray | None = None
         for start in range(0, stored_bytes, _PART_BYTES):
             following = bytearray(min(_PART_BYTES, stored_bytes - start))
             await _side_by_side(
-                partial(source.read_into, stored, start, memoryview(following)),
+                partial(self._storage.read_into, stored, start, memoryview(following)),
                 self._feeding(unpacking, part),
             )
             part = following
@@ -330,6 +367,7 @@ class _Turns:
 
     def __init__(self) -> None:
         self.makers = anyio.Semaphore(_AT_ONCE, fast_acquire=True)
+        self.growing = anyio.Lock()
         self._names: dict[str, anyio.Lock] = {}
 
     def of(self, name: str) -> anyio.Lock:

@@ -1,8 +1,4 @@
-"""The folder of unpacked files: what lies where, who is making it, and how one is made.
-
-    <folder>/aioload-unpacked-1/locks                     byte locks: who is making what
-                                <00-ff>/<file>/bytes-<n>  an unpacked file of n bytes
-                                               part-<random>, part-<random>.packed
+"""The folder of unpacked files: who makes what, and how one is made; `unpackedfiles` tells what lies where.
 
 A file appears by one rename, when all of it is there and was held against its size and sums. What a killed
 process leaves is a part, which the next one to make the file removes.
@@ -16,22 +12,21 @@ import os
 import re
 import secrets
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import AioloadError, ClosedError, ShardError, StorageError
 from ..shard.hashes import Sums
 from .bytelocks import ByteLock
-from .codecs import BadData, open_stream, unpack_whole
+from .codecs import SIZED, BadData, allocate, open_stream, unpack_whole
+from .unpackedfiles import LOCKS, OF, UNPACKED_ROOT, USES, slot_of
 
 __all__ = ["Packed", "Place", "UnpackedFolder", "Unpacking"]
 
-ROOT = "aioload-unpacked-1"
-
 _NAMES = re.compile(r"bytes-(\d{1,15})")
-_SLOT_BITS = 60
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _PIECE_BYTES = 1 << 20  # read or written at a time
 
@@ -54,6 +49,9 @@ class Packed:
     """Sums of the unpacked bytes."""
 
 
+Reserve = Callable[[int, Callable[[], object] | None], object]
+
+
 class Place(NamedTuple):
     """An unpacked file that is there."""
 
@@ -71,7 +69,9 @@ class UnpackedFolder:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.root = folder / ROOT
+        self.root = folder / UNPACKED_ROOT
+        self._uses: ByteLock | None = None
+        self._lock = threading.Lock()
 
     def find(self, digest: str, name: str) -> Place | None:
         """Return an unpacked file, if it is there and whole.
@@ -102,15 +102,37 @@ class UnpackedFolder:
         """
         with _telling(self.root, name):
             self._make_root()
-            lock = ByteLock(self.root / "locks")
+            lock = ByteLock(self.root / LOCKS)
         try:
-            held = lock.take(int(digest, 16) % (1 << _SLOT_BITS))
+            held = lock.take(slot_of(digest))
         except OSError:  # a file system without locks: at worst a file is made twice
             held = True
         if held:
             return lock
         lock.close()
         return None
+
+    def use(self, digest: str) -> None:
+        """Keep a file from being removed by those who make room, from now on."""
+        # a folder that cannot be written to, or has no locks, loses nothing
+        with contextlib.suppress(OSError), self._lock:
+            if self._uses is None:
+                self._make_root()
+                self._uses = ByteLock(self.root / USES)
+            self._uses.share(slot_of(digest))
+
+    def let_go(self, digest: str) -> None:
+        """Let others remove a file."""
+        with contextlib.suppress(OSError), self._lock:
+            if self._uses is not None:
+                self._uses.release(slot_of(digest))
+
+    def close(self) -> None:
+        """Use nothing any longer; twice is free."""
+        with self._lock:
+            if self._uses is not None:
+                self._uses.close()
+                self._uses = None
 
     def progress(self, digest: str, name: str) -> object:
         """Return something that changes while anybody makes a file.
@@ -132,7 +154,17 @@ class UnpackedFolder:
         with _telling(self.root, name):
             (self.root / place.name).unlink(missing_ok=True)
 
-    def begin(self, digest: str, name: str, packed: Packed, limit: int, *, alone: bool) -> Unpacking:
+    def begin(
+        self,
+        digest: str,
+        name: str,
+        packed: Packed,
+        limit: int,
+        *,
+        alone: bool,
+        of: str = "",
+        reserve: Reserve | None = None,
+    ) -> Unpacking:
         """Begin to make a file.
 
         Args:
@@ -141,6 +173,8 @@ class UnpackedFolder:
             packed: what is known of it.
             limit: bytes that it may become.
             alone: whether the lock is held, so that other parts are leftovers.
+            of: what it is of, for people.
+            reserve: takes room for bytes, and calls what sets it aside; raises where there is none.
         """
         folder = self.root / _place(digest)
         with _telling(self.root, name):
@@ -149,7 +183,8 @@ class UnpackedFolder:
             for entry in _entries(folder) if alone else ():
                 if entry.name.startswith("part-"):
                     Path(entry).unlink(missing_ok=True)
-            return Unpacking(self.root, folder, name, packed, limit)
+            (folder / OF).write_text(of, encoding="utf-8", errors="replace")
+            return Unpacking(self.root, folder, name, packed, limit, reserve)
 
     def _make_root(self) -> None:
         self.root.parent.mkdir(parents=True, exist_ok=True)
@@ -165,11 +200,24 @@ class Unpacking:
         name: of the file, for errors.
         packed: what is known of it.
         limit: bytes that it may become.
+        reserve: takes room for bytes, and calls what sets it aside; raises where there is none.
     """
 
-    def __init__(self, root: Path, folder: Path, name: str, packed: Packed, limit: int) -> None:
+    def __init__(
+        self,
+        root: Path,
+        folder: Path,
+        name: str,
+        packed: Packed,
+        limit: int,
+        reserve: Reserve | None = None,
+    ) -> None:
         self._root, self._folder, self._name, self._packed = root, folder, name, packed
         self._limit = limit
+        self._reserve = reserve
+        self._room = 0  # bytes that may be written
+        # all at once: who has some of what he needs would stand in the way of others
+        self._expected = (packed.size or 0) + ((packed.packed_size or 0) if packed.codec in SIZED else 0)
         self._size = 0
         self._stored = packed.name or name
         self._packed_sums = Sums(self._stored, packed.packed_hashes)
@@ -192,6 +240,7 @@ class Unpacking:
         with self._working():
             self._packed_sums.add(data)
             if self._stream is None:
+                self._take_room(len(data))
                 _write(self._files[1], data)
                 return
             for piece in self._stream.feed(data):
@@ -243,11 +292,24 @@ class Unpacking:
         if self._size > self._limit:
             raise self._too_long()
         self._sums.add(piece)
+        self._take_room(len(piece))
         _write(self._files[0], piece)
+
+    def _take_room(self, num_bytes: int) -> None:
+        """Have room reserved before bytes are written: all that will be needed, where that is known."""
+        if self._reserve is None:
+            return
+        if num_bytes > self._room:
+            more = max(num_bytes, self._expected)
+            whole = partial(allocate, self._files[0], self._packed.size or 0)
+            self._reserve(more, whole if self._expected else None)
+            self._room, self._expected = self._room + more, 0
+        self._room -= num_bytes
 
     def _unpack_whole(self) -> None:
         assert self._packed.size is not None, "checked when it was begun"
         target, packed = self._files
+        self._take_room(self._packed.size)
         self._size = unpack_whole(self._packed.codec, packed, target, self._packed.size)
         for start in range(0, self._size if self._sums else 0, _PIECE_BYTES):
             self._sums.add(os.pread(target, min(_PIECE_BYTES, self._size - start), start))

@@ -71,16 +71,31 @@ class BucketFolder:
         options = NetworkOptions.parse(storage_options)
         RUNTIME.enter()
         self._store = make_store(address, options, attempts=options.attempts)
-        self._shown = address.shown
+        self.shown = address.shown
+        """The address, for messages: nothing secret is in it."""
         self._folder = f"{address.path.strip('/')}/".lstrip("/")
         self._last = last
         self._part_bytes = max(_PART_BYTES, -(-shard_bytes // _MOST_PARTS))
+        self._kept = 0
         self._stale = self._list(is_own)
         if last in self._stale:
             raise ConfigError(
-                f"{self._shown} holds a complete data set; remove it first, or write to another folder",
-                path=self._shown,
+                f"{self.shown} holds a complete data set; remove it first, or write to another folder",
+                path=self.shown,
             )
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What an earlier writer had left here, and what became of it."""
+        if not self._kept:
+            return ()
+        what = "1 shard was" if self._kept == 1 else f"{self._kept} shards were"
+        return (f"{what} there already, from an earlier run, and not sent again",)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names that an earlier writer gave, of files that this one has not written anew."""
+        return tuple(self._stale)
 
     def begin(self, name: str) -> BinaryIO:
         """Open a file that is sent as it is written, or kept at first if one of that name is there."""
@@ -94,7 +109,9 @@ class BucketFolder:
             file.flush()
             if isinstance(file, io.BufferedWriter) and isinstance(file.raw, _Upload):
                 file.raw.finish()
-            elif not self._is_there(file, name):
+            elif self._is_there(file, name):
+                self._kept += 1
+            else:
                 self._send(file, name)
         self._stale.pop(name, None)
 
@@ -108,6 +125,9 @@ class BucketFolder:
             return self._put_last(data)
         with self._translating(name):
             obstore.put(self._store, self._folder + name, data, use_multipart=False)
+
+    def give_up(self, name: str) -> None:
+        """Leave nothing of a file that was closed: its parts went with that."""
 
     def clear(self) -> None:
         """Leave the shards that are whole to the next writer; without the last file they are no set."""
@@ -193,13 +213,13 @@ class BucketFolder:
 
     def _taken(self) -> ConfigError:
         return ConfigError(
-            f"another Writer has finished a set in {self._shown} meanwhile; that one stands, but its "
+            f"another Writer has finished a set in {self.shown} meanwhile; that one stands, but its "
             "shards may have been overwritten: verify it, or remove it and pack again",
-            path=self._shown,
+            path=self.shown,
         )
 
     def _translating(self, name: str) -> _Translating:
-        return _Translating(name, self._shown)
+        return _Translating(name, self.shown)
 
 
 class _Translating:

@@ -26,6 +26,7 @@ from .._version import __version__
 from ..errors import AioloadError, ClosedError, ConfigError, NotFoundError, StorageError
 from .address import Address
 from .answers import GATEWAY, THROTTLED, TRIED_AGAIN, retry_after
+from .moves import STALE, Hop, Moves, may_be_kept
 from .options import NetworkOptions
 from .proxies import proxy_for
 from .resolver import Resolver
@@ -39,6 +40,7 @@ _BUFFER_BYTES = 512 << 10  # that may wait to be taken, of each answer; DESIGN.m
 _MAX_FIELD_BYTES = 64 << 10  # signed addresses to be redirected to are long
 _MOST_REDIRECTS = 10
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_FOUND = frozenset({200, 206})
 _ALLOWED = "%/:=&?~#+!$,;'@()*[]"  # in an address beside letters and digits; the rest gets encoded
 _SMALL_BYTES = 64 << 10  # of a body that nobody wants: read, so that the connection can be used again
 _MOST_URLS = 4096
@@ -63,6 +65,7 @@ class Web:
         self._headers = _credentials(address) | dict(options.headers or {})
         self._tls: ssl.SSLContext | None = _tls() if address.scheme == "https" else None
         self._urls: dict[str, URL] = {}
+        self._moves = Moves()
         self._proxies: dict[URL, str | None] = {}
         self._seats: dict[asyncio.AbstractEventLoop, _Seat] = {}
         self._closed = False
@@ -181,36 +184,53 @@ class Web:
     async def _follow(
         self, session: aiohttp.ClientSession, name: str, headers: Mapping[str, str]
     ) -> aiohttp.ClientResponse:
-        """Ask, and go where redirects lead."""
-        url = self._url(name)
-        sent = {**self._headers, **headers}
-        for _ in range(_MOST_REDIRECTS + 1):
-            try:
-                answer = await session.get(
-                    url, headers=sent, allow_redirects=False, proxy=self._proxy(url), ssl=self._ssl(url)
-                )
-            except BROKEN as error:
-                fault = self.translated(error, name)
-                try:
-                    raise fault from fault.__cause__
-                finally:
-                    del fault  # this frame is among its own, and holds the caller's memory
-            if answer.status not in _REDIRECTS or "Location" not in answer.headers:
+        """Ask, and go where redirects lead, or have led just before."""
+        known = self._moves.get(name)
+        if known is not None:
+            answer = await self._ask(session, name, known, headers)
+            if answer.status not in STALE and answer.status not in _REDIRECTS:
                 return answer
+            self._moves.forget(name)
+            await _finish(answer)
 
+        hop, is_kept = Hop(self._url(name)), True
+        for moves in range(_MOST_REDIRECTS + 1):
+            answer = await self._ask(session, name, hop, headers)
+            if answer.status not in _REDIRECTS or "Location" not in answer.headers:
+                if moves and is_kept and answer.status in _FOUND:
+                    self._moves.keep(name, hop)
+                return answer
+            is_kept &= may_be_kept(answer.headers)
             try:
-                target = self._target(name, url, answer)
-                await _drain(answer)
+                hop = hop.to(self._target(name, hop.url, answer))
             finally:
-                answer.close()
-            if target.origin() != url.origin():
-                sent = dict(headers)
-            url = target
+                await _finish(answer)
         raise StorageError(
             f"{self.place(name)}: redirected more than {_MOST_REDIRECTS} times; check the address",
             shard=name,
             final=True,
         )
+
+    async def _ask(
+        self, session: aiohttp.ClientSession, name: str, hop: Hop, headers: Mapping[str, str]
+    ) -> aiohttp.ClientResponse:
+        """Ask at one place; a redirect is an answer."""
+        sent = {**self._headers, **headers} if hop.trusted else headers
+        try:
+            return await session.get(
+                hop.url,
+                headers=sent,
+                allow_redirects=False,
+                proxy=self._proxy(hop.url),
+                ssl=self._ssl(hop.url),
+            )
+        except BROKEN as error:
+            self._moves.forget(name)
+            fault = self.translated(error, name)
+            try:
+                raise fault from fault.__cause__
+            finally:
+                del fault  # this frame is among its own, and holds the caller's memory
 
     def _url(self, name: str) -> URL:
         """Return what is asked for; kept, as making it takes a tenth of a small request."""
@@ -374,6 +394,14 @@ def _tls() -> ssl.SSLContext:
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context
+
+
+async def _finish(answer: aiohttp.ClientResponse) -> None:
+    """Be done with an answer that is not what was asked for."""
+    try:
+        await _drain(answer)
+    finally:
+        answer.close()
 
 
 async def _drain(answer: aiohttp.ClientResponse) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import AioloadError
-from .base import Storage, close, listing, read
+from .base import Storage, close, folders, listing, read
 
 __all__ = ["MOST_READS", "Wrapping", "annotate"]
 
@@ -54,6 +54,10 @@ class Wrapping:
             ConfigError: the storage cannot list.
         """
         return await listing(self._storage)
+
+    async def folders(self) -> list[str]:
+        """Return the names of the folders in the folder, where the storage tells."""
+        return await folders(self._storage)
 
     async def read_into(self, name: str, start: int, out: memoryview) -> None:
         """Fill `out`, whole, with the bytes of a file from `start` on."""

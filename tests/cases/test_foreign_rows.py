@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from servers.ranges import RangeServer
 
-from aioload import Dataset, Loader, ShardError, Skip
+from aioload import Dataset, Loader, SampleError, ShardError, Skip
 
 FILES = Path(__file__).parent / "files"
 ENTRIES = json.loads((FILES / "manifest.json").read_text())["files"]
@@ -203,6 +203,28 @@ def test_f05_lists_of_any_length(where: Any) -> None:
         else:
             assert sample[name].dtype == np.dtype({"int64": np.int64, "float": np.float32}[kind])
             assert sample[name].tolist() == values
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_f05_an_absent_key_is_an_error_unless_a_default_is_given(where: Any, workers: int) -> None:
+    """F05: the error names the key, shard and record; with a default the sample has that, and no other."""
+    source = where("tfrecord/features.tfrecord")
+    fields = {"no_kind": "example:int64", "nowhere": "int", "empty_float": "example:float"}
+    defaults = {"no_kind": [1, -1], "nowhere": 7, "empty_float": [9.0]}
+
+    with (
+        pytest.raises(SampleError, match=r"'no_kind'.*defaults=") as caught,
+        Loader(Dataset(source, fields=fields), batch_size=1, num_workers=workers).sync() as batches,
+    ):
+        next(iter(batches))
+    dataset = Dataset(source, fields=fields, defaults=defaults)
+    with Loader(dataset, batch_size=1, num_workers=workers).sync() as batches:
+        (batch,) = batches
+
+    assert (caught.value.shard, caught.value.record) == ("features.tfrecord", 0)
+    assert batch["no_kind"].tolist() == [[1, -1]]
+    assert batch["nowhere"].tolist() == [7]
+    assert batch["empty_float"].shape == (1, 0)  # it is there, and empty
 
 
 def rows_of(source: Any) -> tuple[list[dict[str, Any]], ShardError | None]:

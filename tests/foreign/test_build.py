@@ -158,7 +158,7 @@ def test_damage_is_told_once_and_does_not_take_the_rest_of_a_shard(
 ) -> None:
     """A bad header in a large archive is a warning and a problem, and checking does not read what follows."""
     data = bytearray(by_tarfile([(f"{n}.bin", bytes(1000)) for n in range(200)]))
-    data[3 * 1536 + 10] ^= 1
+    data[3 * 1536 + 130] ^= 1  # of its size, so that nobody knows where the next one begins
     (tmp_path / "x.tar").write_bytes(data)
     dataset = Dataset(tmp_path / "x.tar")
 

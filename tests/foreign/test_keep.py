@@ -12,9 +12,11 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import types
 from collections.abc import Iterator
 from pathlib import Path
 
+import anyio
 import foreign_sets
 import pytest
 from shard.tars import by_tarfile
@@ -42,13 +44,13 @@ def path(tmp_path: Path) -> Path:
 def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Note each set whose shards are looked through."""
     found: list[str] = []
-    right = opening._build
+    right = opening._make
 
-    async def build(foreign: opening.Foreign, *arguments: object, **options: object) -> object:
+    async def make(foreign: opening.Foreign, *arguments: object) -> object:
         found.append(foreign.label)
-        return await right(foreign, *arguments, **options)  # type: ignore[arg-type]
+        return await right(foreign, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(opening, "_build", build)
+    monkeypatch.setattr(opening, "_make", make)
     return found
 
 
@@ -208,7 +210,7 @@ def test_an_index_of_another_version_is_made_anew(path: Path, built: list[str]) 
 
     found = parse_sidecar(right, "x")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sidecar, "_VERSION", 2)
+        patch.setattr(sidecar, "_VERSION", 3)
         index.write_bytes(render_sidecar(found))
 
     assert foreign_sets.numbers(Dataset(path)) == list(range(9))
@@ -286,18 +288,18 @@ BUILDER = """
     from aioload.foreign import opening
     from aioload.foreign.keep import Kept
 
-    right, wait = opening._build, Kept._wait
+    right, wait = opening._make, Kept._wait
 
-    async def build(*arguments, **options):
+    async def make(*arguments):
         print("building", flush=True)
         sys.stdin.readline()
-        return await right(*arguments, **options)
+        return await right(*arguments)
 
-    def told(self, lock):
+    async def told(self, lock):
         print("waiting" if not lock.is_free(0) else "alone", flush=True)
-        wait(self, lock)
+        await wait(self, lock)
 
-    opening._build, Kept._wait = build, told
+    opening._make, Kept._wait = make, told
     print(len(Dataset(sys.argv[1])), flush=True)
 """
 
@@ -351,15 +353,35 @@ def test_a_file_system_without_locks_is_no_reason_to_stop(
     assert foreign_sets.numbers(Dataset(path)) == list(range(9))
 
 
-def test_waiting_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_waiting_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever waits for hours gives up with an error that says what to do, and says early that it waits."""
     clock = iter(range(0, 1 << 30, 3600))
-    monkeypatch.setattr(keep.time, "monotonic", lambda: float(next(clock)))
-    monkeypatch.setattr(keep.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(keep, "time", types.SimpleNamespace(monotonic=lambda: float(next(clock))))
+    monkeypatch.setattr(keep, "_POLL", 0)
     holder, other = (Kept("the set", "root", ["x.tar"], None) for _ in range(2))
 
-    with holder.alone(), pytest.raises(StorageError, match="has been indexing the set for"), other.alone():
-        pytest.fail("nobody may come in")
+    async with holder.alone():
+        with pytest.raises(StorageError, match="has been indexing the set for"):
+            async with other.alone():
+                pytest.fail("nobody may come in")
+
+
+async def test_waiting_leaves_the_loop_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits for its turn holds up nobody in its event loop, such as the one that it waits for."""
+    monkeypatch.setattr(keep, "_POLL", 0)
+    holder, other = (Kept("the set", "root", ["x.tar"], None) for _ in range(2))
+    came_in = anyio.Event()
+
+    async def wait() -> None:
+        async with other.alone():
+            came_in.set()
+
+    async with anyio.create_task_group() as group:
+        async with holder.alone():
+            group.start_soon(wait)
+            await anyio.wait_all_tasks_blocked()
+            assert not came_in.is_set()
+        await came_in.wait()
 
 
 def test_the_index_says_nothing_secret(path: Path) -> None:

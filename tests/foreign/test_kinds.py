@@ -13,7 +13,7 @@ import pytest
 from conftest import png
 from shard.tars import by_tarfile
 
-from aioload import ConfigError, Dataset, Loader, SampleError, ShardError
+from aioload import ConfigError, Dataset, Loader, SampleError, ShardError, Skip
 
 KINDS = {
     **dict.fromkeys(("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff"), "image"),
@@ -94,13 +94,14 @@ def test_kinds_can_be_said(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_values_that_are_not_of_their_kind(tmp_path: Path, name: str, data: bytes) -> None:
-    """What cannot be decoded is an error that names field and record; pickled arrays are never unpickled."""
+    """What cannot be decoded is an error that tells where it is; pickled arrays are never unpickled."""
     dataset = one(tmp_path, {name: data})
 
-    with pytest.raises(SampleError) as caught:
+    with pytest.raises(SampleError, match=rf"^record 0 \(key 'k', x\.tar\): field '{name}' \(") as caught:
         dataset[0]
 
-    assert repr(name) in "".join(caught.value.__notes__)
+    place = (caught.value.shard, caught.value.record, caught.value.key)
+    assert (*place, caught.value.field) == ("x.tar", 0, "k", name)
 
 
 def test_a_field_that_is_not_there_is_told_with_those_that_are(tmp_path: Path) -> None:
@@ -150,3 +151,31 @@ def test_columns_can_be_chosen_and_not_read_as_what_they_are_not(tmp_path: Path)
     assert Dataset(folder, fields={"bin": "str"})[1] == {"bin": "payload 1 payload 1 ", "__key__": "1"}
     with pytest.raises(ConfigError, match="cls"):
         len(Dataset(folder, fields={"cls": "str"}))
+
+
+EMPTY = protos.framed(b"", b"")
+
+
+def test_a_shard_of_empty_records_does_not_decide(tmp_path: Path) -> None:
+    """The first shard with a record that has fields does; empty records are then such as lack these."""
+    (tmp_path / "0.tfrecord").write_bytes(EMPTY)
+    (tmp_path / "1.tfrecord").write_bytes(protos.framed(protos.example()))
+    (tmp_path / "2.tfrecord").write_bytes(protos.framed(*[b""] * 20) + foreign_sets.make_tfrecord(range(3)))
+
+    dataset = Dataset(tmp_path)
+
+    assert dataset.fields == {"bin": "bytes", "cls": "ndarray"}
+    assert len(dataset) == 26
+    assert foreign_sets.numbers(dataset, on_error=Skip(23)) == [0, 1, 2]
+    with pytest.raises(SampleError, match="no value for field"):
+        dataset[0]
+
+
+def test_empty_records_alone_are_bytes(tmp_path: Path) -> None:
+    """Where no shard says more, and where others hold bytes that are no example."""
+    (tmp_path / "0.tfrecord").write_bytes(EMPTY)
+    (tmp_path / "1.tfrecord").write_bytes(EMPTY)
+    assert [Dataset(tmp_path)[number]["data"] for number in range(4)] == [b""] * 4
+
+    (tmp_path / "1.tfrecord").write_bytes(protos.framed(b"", b"\xff\xff"))
+    assert [Dataset(tmp_path)[number]["data"] for number in range(4)] == [b"", b"", b"", b"\xff\xff"]

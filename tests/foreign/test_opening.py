@@ -148,21 +148,12 @@ def test_a_signed_address_makes_no_secret_known(cache: Path) -> None:
     assert not any(b"topsecret" in path.read_bytes() for path in kept if path.is_file())
 
 
-def put(server: Seaweed, name: str, data: bytes) -> None:
-    """Store a file."""
-    import obstore
-    from obstore.store import S3Store
-
-    store = S3Store(server.bucket, **server.options, client_options={"allow_http": True})
-    obstore.put(store, name, data)
-
-
 def test_a_prefix_of_a_bucket_is_a_set(seaweed: Seaweed, cache: Path) -> None:
     """Its shards are listed in the order of their names; one more, or one that changed, is noticed."""
     for number in (2, 0, 1):
-        put(seaweed, f"foreign/x-{number}.tar", foreign_sets.make_tar(range(number * 5, number * 5 + 5)))
-    put(seaweed, "foreign/readme.txt", b"no shard")
-    put(seaweed, "foreign/deeper/x.tar", foreign_sets.make_tar([99]))
+        seaweed.put(f"foreign/x-{number}.tar", foreign_sets.make_tar(range(number * 5, number * 5 + 5)))
+    seaweed.put("foreign/readme.txt", b"no shard")
+    seaweed.put("foreign/deeper/x.tar", foreign_sets.make_tar([99]))
     options: dict[str, Any] = {"storage_options": seaweed.options}
     url = f"s3://{seaweed.bucket}/foreign"
 
@@ -173,12 +164,12 @@ def test_a_prefix_of_a_bucket_is_a_set(seaweed: Seaweed, cache: Path) -> None:
     assert one.table.fingerprint() == named.table.fingerprint()
     assert len(list((cache / "aioload" / "indexes").glob("*.index"))) == 1
 
-    put(seaweed, "foreign/x-3.tar", foreign_sets.make_tar([15]))
+    seaweed.put("foreign/x-3.tar", foreign_sets.make_tar([15]))
     more = Dataset(url, **options)
     assert foreign_sets.numbers(more) == list(range(16))
     assert more.table.fingerprint() != one.table.fingerprint()
 
-    put(seaweed, "foreign/x-3.tar", foreign_sets.make_tar([16]))
+    seaweed.put("foreign/x-3.tar", foreign_sets.make_tar([16]))
     assert foreign_sets.numbers(Dataset(url, **options)) == [*range(15), 16]
 
 

@@ -302,3 +302,48 @@ async def test_more_reads_have_something_to_read(memory: Memory) -> None:
         bench.pass_by(1, batches=10, reads=20)
 
     assert bench.tuner.depth(8, 1) == before + 9  # the mean comes near to 2 from below
+
+
+async def test_runs_are_as_long_as_is_worth_it_for_the_user(memory: Memory) -> None:
+    """A slow user gets short runs, a fast one long ones; what it took of late counts."""
+    bench = Bench(memory, AUTO, None)
+    early = bench.tuner.most_steps()
+    bench.pass_by(1.0, batches=4)
+
+    bench.pass_by(1.0, batches=50, consumer_seconds=1.0)
+    slow = bench.tuner.most_steps(), bench.tuner.patience
+    bench.pass_by(1.0, batches=1000, consumer_seconds=0.5)
+    fast = bench.tuner.most_steps(), bench.tuner.patience
+
+    assert 1 < early <= 16
+    assert slow == (5, pytest.approx(0.002))
+    assert fast == (200, 0.0)
+
+
+async def test_runs_of_a_very_slow_user_are_one_batch(memory: Memory) -> None:
+    """There is always a next one, also for a user who takes minutes or no time at all."""
+    bench = Bench(memory, AUTO, None)
+    bench.pass_by(1.0, batches=4)
+
+    bench.pass_by(300.0, batches=1, consumer_seconds=300.0)
+    slow = bench.tuner.most_steps()
+    bench.pass_by(1.0, batches=1000, consumer_seconds=0.0)
+
+    assert slow == 1
+    assert bench.tuner.most_steps() > 1000
+
+
+async def test_what_a_user_takes_counts_from_the_first_batch_on(memory: Memory) -> None:
+    """Also while the first training step still goes on."""
+    counters = Counters()
+
+    before = counters.pace
+    counters.leave(counters.arrive(), 1, 1)
+    first = counters.pace
+    counters.arrive()
+    second = counters.pace
+
+    assert before is None
+    assert first is not None
+    assert second is not None
+    assert 0 <= first <= second < 60

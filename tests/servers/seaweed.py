@@ -50,6 +50,14 @@ class Seaweed:
             "secret_access_key": SECRET,
         }
 
+    def put(self, name: str, data: bytes) -> None:
+        """Store a file."""
+        import obstore
+        from obstore.store import S3Store
+
+        store = S3Store(self.bucket, **self.options, client_options={"allow_http": True})
+        obstore.put(store, name, data)
+
 
 @pytest.fixture(scope="session")
 def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seaweed]:

@@ -131,7 +131,7 @@ def test_part_that_cannot_be_is_named(change: dict[str, list[int]], field: str) 
     with pytest.raises(ShardError, match=r"there/index\.aioi") as caught:
         parse_index(data, manifest, "there/index.aioi")
 
-    assert caught.value.field == field  # type: ignore[attr-defined] - a fact
+    assert caught.value.field == field
 
 
 @pytest.mark.parametrize("sizes", [[20, 11, 30], [20, -5, 30], [20, 2**32 + 12, 30]])
@@ -171,7 +171,7 @@ def test_index_of_another_set_is_refused(change: dict[str, Any], field: str) -> 
     with pytest.raises(ShardError) as caught:
         parse_index(data, manifest, INDEX_NAME)
 
-    assert caught.value.field == field  # type: ignore[attr-defined] - a fact
+    assert caught.value.field == field
 
 
 def test_padding_that_is_not_zero_is_refused() -> None:

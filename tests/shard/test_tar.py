@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 import tars
-from hypothesis import given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tars import MARK, Sample, by_hand, by_tarfile, outcomes, records, samples, scanned
 
 from aioload.errors import ShardError
 from aioload.shard.scan import run
 from aioload.shard.tar import TarFormat, scan
+from aioload.shard.tarheader import header_sums
 
 FILES = Path(__file__).parent / "files"
 CASES = Path(__file__).parent.parent / "cases" / "files"
@@ -447,19 +448,27 @@ def test_a_cut_at_the_beginning_is_an_error(size: int) -> None:
 
 
 def test_a_flipped_byte_is_an_error_or_in_a_field() -> None:
-    """In a header: samples as they were, then an error. In data, which has no sums: no other byte changes."""
+    """In a header: an error, and samples as they were. In data, which has no sums: no other byte changes."""
     data = ARCHIVES["ustar"]
     whole = samples(data)
 
     for place in range(512, len(data) - len(MARK)):
         found = outcomes(data[:place] + bytes([data[place] ^ 0x41]) + data[place + 1 :])
-        if isinstance(found[-1], ShardError):
-            assert all(isinstance(outcome, tuple) for outcome in found[:-1])
-            assert before_of(whole, found[:-1]) == found[:-1]
+        wholes = [outcome for outcome in found if isinstance(outcome, tuple)]
+        if len(wholes) < len(found):
+            assert_parts(wholes, whole)
         else:
-            old, new = (b"".join(b"".join(each.values()) for _, each in some) for some in (whole, found))
+            old, new = (b"".join(b"".join(each.values()) for _, each in some) for some in (whole, wholes))
             assert [key for key, _ in found] == [key for key, _ in whole]
             assert sum(a != b for a, b in zip(old, new, strict=True)) <= 1
+
+
+def assert_parts(found: list[Sample], whole: list[Sample]) -> None:
+    """Assert that samples are some of others, but that a field may lack: never other bytes or keys."""
+    fields = dict(whole)
+    assert len(dict(found)) == len(found)
+    for key, values in found:
+        assert values.items() <= fields[key].items()
 
 
 @given(
@@ -503,5 +512,151 @@ def test_damage_is_the_last_record() -> None:
     assert (found.wholes, found.ends.tolist()) == (1, [1024, len(data)])
     assert (
         found.damage
-        == "byte 2048: the file ends before the 99 bytes of a member (b.y); it is cut short or damaged"
+        == "byte 2048: the file ends before the 99 bytes of a member (b.y); it is cut short or damaged, and "
+        "its last 1,586 bytes cannot be read"
     )
+
+
+# reading on
+
+
+MANY = [
+    (f"{number}.{field}", bytes([number]) * (600 * number + 1))
+    for number in range(7)
+    for field in ("jpg", "cls")
+]
+
+
+@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
+def test_a_damaged_header_costs_its_sample(form: int) -> None:
+    """Behind a header with a wrong sum the samples go on; its own is one record, which is an error."""
+    data = bytearray(by_tarfile(MANY, form))
+    place = data.index(b"3.cls\0")
+    data[place + 104] ^= 0x01
+
+    found = outcomes(bytes(data))
+
+    (error,) = (outcome for outcome in found if isinstance(outcome, ShardError))
+    assert [each for each in found if each is not error] == [each for each in grouped(MANY) if each[0] != "3"]
+    assert "a damaged header: its checksum is" in str(error)
+    (hole,) = scanned(bytes(data)).holes
+    assert hole.startswith(f"byte {place - place % 512 - (1024 if form == tarfile.PAX_FORMAT else 0)}: ")
+    assert scanned(bytes(data)).damage is None
+
+
+@settings(max_examples=300)
+@given(
+    st.integers(0, len(MANY) - 1),
+    st.sampled_from([tarfile.USTAR_FORMAT, tarfile.PAX_FORMAT]),
+    st.lists(st.tuples(st.integers(0, 500), st.binary(min_size=1, max_size=8)), min_size=1, max_size=3),
+)
+def test_damage_to_a_header_gives_no_other_samples(
+    number: int, form: int, damages: list[tuple[int, bytes]]
+) -> None:
+    """Whatever is written over a header, but for its sum: all other samples are as they were, or lost."""
+    data = bytearray(by_tarfile(MANY, form))
+    start = data.index(MANY[number][0].encode() + b"\0")
+    for place, junk in damages:
+        data[start + place : start + place + len(junk)] = junk
+    head = bytes(data[start : start + 512])
+    assume(head[148:154] not in [b"%06o" % total for total in header_sums(head)])
+
+    assert_parts(wholes_of(data), grouped(MANY))
+
+
+def wholes_of(data: bytes | bytearray) -> list[Sample]:
+    """Return the samples of an archive that can be read; none where its very first header leads nowhere."""
+    try:
+        found = outcomes(bytes(data))
+    except ShardError:
+        return []
+    return [each for each in found if isinstance(each, tuple)]
+
+
+@given(st.data(), st.booleans(), st.booleans())
+def test_files_of_an_inner_archive_are_no_samples(draw: st.DataObject, marked: bool, last: bool) -> None:
+    """A tar that is a file of a sample is never read as the archive, whichever header is damaged."""
+    inner = by_tarfile([(f"inner{number}.jpg", b"?" * 300) for number in range(4)])
+    inner = b"?" * draw.draw(st.sampled_from([0, 512, 1536])) + (
+        inner if marked else inner.removesuffix(MARK)
+    )
+    files = [("0.jpg", b"0" * 99), ("0.tar", inner), ("1.jpg", b"1"), ("1.tar", inner)]
+    data = bytearray(by_tarfile(files[: None if last else 3]))
+    heads = [place for place in range(0, len(data), 512) if data[place : place + 2] in (b"0.", b"1.")]
+    place = draw.draw(st.sampled_from(heads)) + draw.draw(st.integers(0, 156))
+    data[place] = draw.draw(st.integers(0, 255))
+
+    found = wholes_of(data)
+
+    assert not any("inner" in key for key, _ in found)
+    assert {key for key, _ in found} <= {"0", "1"}
+
+
+def test_a_damaged_name_costs_its_sample_and_no_other() -> None:
+    """Where the name is what is damaged, the record of the others of its key lacks a field, and says so."""
+    data = bytearray(by_tarfile(MANY))
+    data[data.index(b"3.cls\0")] ^= 0x08
+
+    found = outcomes(bytes(data))
+
+    assert [each[0] for each in found if isinstance(each, tuple)] == list("0123456")
+    assert found[3] == ("3", {"jpg": MANY[6][1]})
+    assert len(found) == 8
+
+
+@pytest.mark.parametrize("digit", range(11))
+def test_a_damaged_digit_of_a_size_is_found_by_the_sum(digit: int) -> None:
+    """Whichever digit is another, or none at all, the sample behind it is found where the sum says."""
+    for change in (0x01, 0x40):
+        data = bytearray(by_tarfile(MANY))
+        data[data.index(b"3.cls\0") + 124 + digit] ^= change
+
+        found = outcomes(bytes(data))
+
+        assert [each for each in found if isinstance(each, tuple)] == [
+            each for each in grouped(MANY) if each[0] != "3"
+        ]
+        assert len(found) == 7
+
+
+def test_an_extended_header_takes_the_next_member_along() -> None:
+    """What would lose its long name is not read under the short one; the sample behind it is."""
+    long = "long/" * 30
+    data = bytearray(
+        by_tarfile(
+            [("a.x", b"1"), (f"{long}b.x", b"2"), (f"{long}c.x", b"3"), ("d.x", b"4")], tarfile.GNU_FORMAT
+        )
+    )
+    data[data.index(b"././@LongLink")] ^= 1
+
+    found = outcomes(bytes(data))
+
+    assert [each for each in found if isinstance(each, tuple)] == [
+        ("a", {"x": b"1"}),
+        (f"{long}c", {"x": b"3"}),
+        ("d", {"x": b"4"}),
+    ]
+    assert len(found) == 4
+
+
+def test_the_fields_are_those_of_a_whole_sample() -> None:
+    """A first sample that has lost a file does not decide which fields there are."""
+    data = bytearray(by_tarfile(MANY))
+    data[data.index(b"0.cls\0")] ^= 0x40
+
+    assert scanned(bytes(data)).fields == (("jpg", "image"), ("cls", "int"))
+
+
+def test_members_behind_an_end_mark_are_told() -> None:
+    """Zeros in the middle, as of a lost sector, or two archives put together, are damage and no end."""
+    data = by_tarfile(MANY)
+    place = data.index(b"3.jpg\0")
+
+    lost = outcomes(data[:place] + bytes(1024) + data[place + 1024 :])
+    joined = outcomes(data + data)
+
+    assert lost[:3] == joined[:3] == grouped(MANY)[:3]
+    assert isinstance(lost[3], ShardError)
+    assert isinstance(joined[-1], ShardError)
+    assert len(joined) == len(grouped(MANY)) + 1
+    assert f"a header at byte {len(data)}" in str(scanned(data + data).damage)

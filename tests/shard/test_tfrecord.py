@@ -31,6 +31,7 @@ from protos import (
 
 from aioload.decode import for_encoding
 from aioload.errors import AioloadError, ConfigError, SampleError, ShardError
+from aioload.shard.absent import ABSENT
 from aioload.shard.tfrecord import TFRecordFormat, frame, scan
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "tfrecord"
@@ -368,7 +369,7 @@ def test_another_number_of_values_or_another_kind_is_an_error(
     with pytest.raises(SampleError, match=r"'field' holds .* not .*fields=") as caught:
         samples(data, {"field": asked})
 
-    assert caught.value.field == "field"  # type: ignore[attr-defined] - a fact
+    assert caught.value.field == "field"
 
 
 def test_an_absent_field_is_an_error_that_lists_what_is_there() -> None:
@@ -383,49 +384,24 @@ def test_an_absent_field_is_an_error_that_lists_what_is_there() -> None:
     assert caught.value.features == ["a", "b"]  # type: ignore[attr-defined] - a fact
 
 
-def test_defaults_stand_in_for_fields_of_every_kind() -> None:
-    """What a record lacks is what the user says, read by the same decoder as what it has."""
-    data = framed(sequence({"here": feature("int64", [1])}, {"steps": [feature("int64", [1])]}))
-    kinds = {"n": "int", "x": "float", "t": "str", "i": "example:int64", "f": "example:float"}
-    kinds |= {
-        "b": "example:bytes",
-        "l": "example:list:float",
-        "v": "example:list:value",
-        "none": "example:list",
-    }
-    defaults: dict[str, Any] = {"n": -5, "x": 0.5, "t": "ü", "i": [-1, 2**40], "f": np.ones(2)}
-    defaults |= {"b": [b"", b"q"], "l": [[1.0], [], [2.0, 3.0]], "v": [b"s"], "none": []}
+def test_optional_fields_are_absent_and_not_empty() -> None:
+    """A feature or feature list that a record lacks, or that has no kind, is told from one of no values."""
+    data = framed(
+        sequence(
+            {"here": feature("int64", []), "blank": feature("bytes", [b""]), "none": b""},
+            {"steps": [], "more": [feature("int64", [1])]},
+        )
+    )
+    kinds = {"here": "example:int64", "blank": "str", "none": "int", "gone": "float"}
+    kinds |= {"steps": "example:list:int64", "lost": "example:list"}
     found = scanned(data)
     asked = TFRecordFormat(found.fields, **found.facts).with_kinds(kinds)
-    form = TFRecordFormat(asked.fields, asked.encodings, asked.payload, defaults=defaults)
+    form = TFRecordFormat(asked.fields, asked.encodings, asked.payload, optional=frozenset(kinds))
 
-    sample = plain(decoded(form, memoryview(data)))
+    values = form.split(memoryview(data))[1]
 
-    assert {name: sample[name] for name in defaults} == plain({**defaults, "f": [1.0, 1.0]})
-    assert (sample["here"], sample["steps"]) == ([1], [[1]])
-
-
-@pytest.mark.parametrize(
-    ("kind", "default"),
-    [
-        ("int", "5"),
-        ("str", b"bytes"),
-        ("int", None),
-        ("example:int64", [0.5]),
-        ("example:int64", 3),
-        ("example:int64", [2**63]),
-        ("example:bytes", b"not a list"),
-        ("example:bytes", ["text"]),
-        ("example:float", ["text"]),
-        ("example:list:int64", [3]),
-    ],
-)
-def test_a_default_that_does_not_fit_is_refused_at_once(kind: str, default: Any) -> None:
-    """Before anything is read, the error names the field."""
-    asked = TFRecordFormat((("x", "bytes"),), payload="sequence").with_kinds({"f": kind})
-
-    with pytest.raises(ConfigError, match="default of field 'f'"):
-        TFRecordFormat(asked.fields, asked.encodings, asked.payload, defaults={"f": default})
+    assert {name for name in kinds if values[name] is ABSENT} == {"none", "gone", "lost"}
+    assert len(values["blank"]) == len(values["steps"]) == 0
 
 
 @pytest.mark.parametrize(
@@ -437,11 +413,10 @@ def test_a_default_that_does_not_fit_is_refused_at_once(kind: str, default: Any)
         (((("x", "bytes"),), {"y": "example:bytes"}), {}),
         (((("x", "bytes"),), {"x": "example:list:bytes"}), {}),
         (((("x", "bytes"),), {}, "bytes"), {}),
-        (((("x", "bytes"),),), {"defaults": {"y": b""}}),
     ],
 )
 def test_what_does_not_go_together_is_refused(arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
-    """Payload, fields, encodings and defaults are checked when a format is made."""
+    """Payload, fields and encodings are checked when a format is made."""
     with pytest.raises(ConfigError):
         TFRecordFormat(*arguments, **options)
 
@@ -449,7 +424,7 @@ def test_what_does_not_go_together_is_refused(arguments: tuple[Any, ...], option
 def test_a_format_travels_to_workers() -> None:
     """A copy made by pickle is equal, and splits alike."""
     found = scanned(SMALL)
-    form = TFRecordFormat(found.fields, **found.facts, defaults={"label": [3]}).with_kinds(
+    form = TFRecordFormat(found.fields, **found.facts, optional=frozenset({"label"})).with_kinds(
         {"label": "example:int64"}
     )
 
@@ -458,10 +433,7 @@ def test_a_format_travels_to_workers() -> None:
     assert again == form
     assert hash(again) == hash(form)
     assert [decoded(again, record) for record in spans(SMALL, found)] == samples(SMALL)
-    assert plain(decoded(again, memoryview(framed(example(image=feature("bytes", [b""])))))) == {
-        "image": b"",
-        "label": [3],
-    }
+    assert again.split(memoryview(framed(example(image=feature("bytes", [b""])))))[1]["label"] is ABSENT
 
 
 def test_a_record_of_another_size_than_the_index_says_is_an_error() -> None:

@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import anyio
 import pytest
+import trio
 from scripted import CONTENT, Scripted, Step, busy, cut, fault, missing
 from virtual import run
 
@@ -166,13 +167,55 @@ def test_final_error_does_not_wait_for_the_second_request() -> None:
 
 def test_cancelled_read_ends_both_requests() -> None:
     """When it has returned, nobody writes any more."""
-    scene = Scene([Step(seconds=60, lingers=1), Step(seconds=0.35, lingers=2)])
+    scene = Scene([Step(seconds=60, lingers=1), Step(seconds=60, lingers=2)])
 
     scene.play(patience=0.5)
 
-    assert scene.seconds == pytest.approx(2.5)
+    assert scene.seconds == pytest.approx(2.6)
     assert [asked.ended is not None for asked in scene.storage.asked[-2:]] == [True, True]
     assert scene.link.gate.used == 0
+
+
+def test_reads_of_all_sizes_are_late_in_their_own_time() -> None:
+    """A small read that is late is not looked at only when a large one, begun before, would be."""
+    large, small = bytearray(4 << 20), bytearray(SIZE)
+    usual = [Step(seconds=5)] * 20 + USUAL
+    storage = Scripted([*usual, Step(seconds=100), Step(seconds=60), Step(seconds=0.1)], bytes(len(large)))
+    ends: list[float] = []
+
+    async def main() -> None:
+        hedged = Hedged(storage, Link(clock=asyncio.get_running_loop().time))
+        for memory in [large] * 20 + [small] * PRACTICE:
+            await hedged.read_into("x", 0, memoryview(memory))
+        async with anyio.create_task_group() as group:
+            group.start_soon(hedged.read_into, "x", 0, memoryview(large))
+            await anyio.sleep(1)
+            began = anyio.current_time()
+            await hedged.read_into("x", 0, memoryview(small))
+            ends.append(anyio.current_time() - began)
+            group.cancel_scope.cancel()
+
+    run(main())
+
+    assert ends == [pytest.approx(0.3)]
+
+
+def test_nothing_of_a_read_stays_behind_it() -> None:
+    """Loops of both kinds may end right after a read, late reads included, and say nothing of it."""
+    for loop_run in (anyio.run, trio.run):
+        link = Link()
+        for _ in range(30):
+            link.took(SIZE, 0.01)
+            link.sent()
+        storage = Scripted([Step(seconds=0.2), Step(seconds=30), Step(seconds=30)])
+
+        async def main(hedged: Hedged) -> None:
+            await hedged.read_into("x", 0, memoryview(bytearray(SIZE)))
+
+        loop_run(main, Hedged(storage, link))
+
+        assert link.gate.used == 0
+        assert all(asked.ended is not None for asked in storage.asked)
 
 
 def test_nothing_is_asked_again_while_the_server_throttles() -> None:

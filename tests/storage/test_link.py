@@ -102,6 +102,6 @@ def test_hedges_are_earned() -> None:
 
 
 def test_users_limit_is_the_window() -> None:
-    """By default it begins with 32 MiB and may grow; a user's own is fixed."""
-    assert (Link().gate.limit, Link().most) == (32 * MIB, 128 * MIB)
+    """By default it begins with 64 MiB and may grow; a user's own is fixed."""
+    assert (Link().gate.limit, Link().most) == (64 * MIB, 128 * MIB)
     assert (Link(max_in_flight=5).gate.limit, Link(max_in_flight=5).most) == (5, 5)

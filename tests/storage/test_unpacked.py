@@ -22,9 +22,21 @@ from contract import CONTENT, FILES, StorageContract
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mds_sets import FIXTURES, expected, index_of, rows
+from servers.ranges import RangeServer
 
+from aioload import Dataset
 from aioload.errors import ConfigError, NotFoundError, ShardError, StorageError
-from aioload.storage import LocalStorage, MemoryStorage, Packed, Unpacked, codecs, read, unpacking
+from aioload.storage import (
+    Cached,
+    LocalStorage,
+    MemoryStorage,
+    Packed,
+    Unpacked,
+    codecs,
+    read,
+    unpackedfiles,
+    unpacking,
+)
 
 cramjam = pytest.importorskip("cramjam", reason="needs the extra mds")
 
@@ -93,8 +105,11 @@ class Opened:
             await storage.aclose()
 
     def files(self) -> list[str]:
-        """Name what lies in the folder of unpacked files, but for the locks."""
-        return sorted(path.name for path in self.folder.rglob("*") if path.is_file() and path.name != "locks")
+        """Name what lies in the folder of unpacked files, but for locks, and words for people."""
+        beside = ("locks", "uses", "of", "ledger", "CACHEDIR.TAG")
+        return sorted(
+            path.name for path in self.folder.rglob("*") if path.is_file() and path.name not in beside
+        )
 
 
 @pytest.fixture
@@ -336,17 +351,150 @@ async def test_a_stored_file_of_another_size_is_an_error(opened: Opened) -> None
     assert source.reads == 0
 
 
+class Mending(Counting):
+    """Gives damaged bytes at first."""
+
+    def __init__(self, bad: bytes, whole: bytes) -> None:
+        super().__init__({"a": bad})
+        self._whole = whole
+
+    async def read_into(self, name: str, start: int, out: memoryview) -> None:
+        await super().read_into(name, start, out)
+        self._files = {"a": self._whole}
+
+
 async def test_m02_a_damaged_file_is_fetched_afresh_once(opened: Opened) -> None:
-    """M02: past any cache; what is right then is used, and what is not is the error."""
+    """M02: what is right the second time is used, and what is not is the error."""
     whole, bad = gzip.compress(TEXT), gzip.compress(TEXT)[:-9] + bytes(9)
-    fresh, worse = Counting({"a": whole}), Counting({"a": bad})
+    better, worse = Mending(bad, whole), Counting({"a": bad})
 
     with pytest.raises(ShardError):
-        await read(opened(bad, Packed("gzip"), fresh=worse), "a")
-    found = await read(opened(bad, Packed("gzip"), fresh=fresh), "a")
+        await read(opened(worse, Packed("gzip")), "a")
+    found = await read(opened(better, Packed("gzip")), "a")
 
     assert found == TEXT
-    assert (worse.reads, fresh.reads) == (1, 1)
+    assert (worse.reads, better.reads) == (2, 2)
+
+
+# a folder with a limit
+
+
+SIZE = 1 << 20  # of each file, unpacked
+NAMES = [f"f{number}" for number in range(6)]
+
+
+def content(name: str) -> bytes:
+    """Return the bytes of a file, unpacked."""
+    return hashlib.sha256(name.encode()).digest() * (SIZE // 32)
+
+
+def bounded(folder: Path, files: int, *, codec: str = "gzip", sized: bool = True) -> Unpacked:
+    """Open six files of 1 MiB over a folder that holds some of them."""
+    source = MemoryStorage({name: PACKERS[codec](content(name)) for name in NAMES})
+    told = Packed(codec, size=SIZE if sized else None)
+    limit = files * SIZE + SIZE // 2
+    return Unpacked(source, folder, lambda _: told, lambda name: f"here/{name}", limit_bytes=limit)
+
+
+def taken(folder: Path) -> int:
+    """Return what unpacked files take of the disk."""
+    return sum(path.stat().st_blocks * 512 for path in folder.rglob("bytes-*"))
+
+
+@pytest.mark.parametrize(("codec", "sized"), [("gzip", True), ("zstd", True), ("gzip", False)])
+async def test_a_folder_with_a_limit_keeps_it(
+    tmp_path: Path, codec: str, sized: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Files make room that were read longest ago, and are unpacked again when needed; bytes stay right."""
+    storage = bounded(tmp_path, 3, codec=codec, sized=sized)
+    try:
+        for name in [*NAMES, *reversed(NAMES)]:
+            assert await read(storage, name, 5, 5000) == content(name)[5:5000]
+            assert taken(tmp_path) <= 3.5 * SIZE
+    finally:
+        await storage.aclose()
+
+    assert "is given up, and unpacked again when it is needed" in caplog.text
+
+
+async def test_many_at_once_share_a_small_folder(tmp_path: Path) -> None:
+    """Reads of more files than there is room for wait for each other, and all are right."""
+    storage = bounded(tmp_path, 2)
+    try:
+        async with anyio.create_task_group() as group:
+
+            async def look(name: str) -> None:
+                for start in (0, SIZE // 2):
+                    assert await read(storage, name, start, start + 99) == content(name)[start : start + 99]
+
+            for name in NAMES:
+                group.start_soon(look, name)
+        assert taken(tmp_path) <= 2.5 * SIZE
+    finally:
+        await storage.aclose()
+
+
+async def test_what_another_reader_uses_stays(tmp_path: Path) -> None:
+    """A file that another reader has open is not given up; an error tells the bytes that are needed."""
+    one, other = bounded(tmp_path, 2), bounded(tmp_path, 2)
+    try:
+        for name in NAMES[:2]:
+            await read(one, name)
+        with pytest.raises(
+            StorageError, match=r"f2 cannot be unpacked: it needs 1048576 bytes more, and cache_bytes"
+        ):
+            await read(other, "f2")
+        assert await read(one, "f0") == content("f0")
+
+        await one.aclose()
+        other._room._cache._full_until = 0.0  # type: ignore[union-attr]  # the half minute is over
+        assert await read(other, "f2") == content("f2")
+    finally:
+        await one.aclose()
+        await other.aclose()
+
+
+async def test_what_can_never_fit_is_an_error(tmp_path: Path) -> None:
+    """A file that is larger than the limit is refused at once, and nothing is given up for it."""
+    storage = bounded(tmp_path, 0)
+    try:
+        with pytest.raises(
+            StorageError, match="it needs 1048576 bytes more, and cache_bytes \\(524288\\)"
+        ) as caught:
+            await read(storage, "f0")
+        assert caught.value.final
+    finally:
+        await storage.aclose()
+
+
+async def test_the_limit_counts_what_a_cache_of_networks_holds(tmp_path: Path) -> None:
+    """Both share the folder's limit; the older ones of either go first."""
+    cached = Cached(MemoryStorage({"x": bytes(range(256)) * 8192}), tmp_path, 3 * SIZE, str)
+    await read(cached, "x", 0, 2 * SIZE)
+    await cached.aclose()
+    storage = bounded(tmp_path, 3)
+    try:
+        for name in NAMES[:3]:
+            assert await read(storage, name) == content(name)
+    finally:
+        await storage.aclose()
+
+    assert not list((tmp_path / "aioload-cache-1").rglob("sums"))
+    assert taken(tmp_path) >= 3 * SIZE
+
+
+def test_a_set_is_read_within_the_limit_of_its_cache(tmp_path: Path) -> None:
+    """Of an MDS folder behind an address two shards fit: each row is right, in any order."""
+    files = {path.name: path.read_bytes() for path in (FIXTURES / "zstd").iterdir()}
+    texts = [row["text"] for row in expected(FIXTURES / "zstd")]
+    limit = 3 * 4096 + 1000  # blocks: two shards, and one that is spooled
+    with RangeServer(files) as server:
+        dataset = Dataset(server.url, cache_dir=tmp_path, cache_bytes=limit)
+        for number in (*range(len(texts)), 0, len(texts) - 1, 0):
+            assert dataset[number]["text"] == texts[number]
+            assert 0 < taken(tmp_path) <= limit
+
+    assert not list((tmp_path / "aioload-cache-1").rglob("sums"))
 
 
 # the disk, the source, the others
@@ -480,7 +628,7 @@ async def test_a_file_that_somebody_else_makes_is_waited_for(opened: Opened, hol
     async with anyio.create_task_group() as group:
         group.start_soon(read, storage, "a")
         await anyio.wait_all_tasks_blocked()
-        (opened.folder / unpacking.ROOT / digest[:2] / digest / "bytes-3").write_bytes(b"new")
+        (opened.folder / unpackedfiles.UNPACKED_ROOT / digest[:2] / digest / "bytes-3").write_bytes(b"new")
 
     assert process.poll() is None
     assert await read(storage, "a") == b"new"
@@ -501,7 +649,7 @@ def test_a_codec_without_its_package_is_a_config_error(monkeypatch: pytest.Monke
 
 async def test_an_unknown_codec_is_a_config_error(opened: Opened) -> None:
     """It lists those that are known."""
-    with pytest.raises(ConfigError, match="'lzma' cannot be read; known are gzip, zlib, bz2, zstd"):
+    with pytest.raises(ConfigError, match="'lzma' cannot be read; known are gzip, zlib, bz2, xz, zstd"):
         await read(opened(b"", Packed("lzma")), "a")
 
 
@@ -522,7 +670,7 @@ def test_repr_shows_the_state(tmp_path: Path) -> None:
     """The storage inside, and the folder."""
     text = repr(Unpacked(MemoryStorage({}), tmp_path, lambda _: None, str))
 
-    assert text == f"<Unpacked <MemoryStorage files=0> files=0 in '{tmp_path}/{unpacking.ROOT}'>"
+    assert text == f"<Unpacked <MemoryStorage files=0> files=0 in '{tmp_path}/{unpackedfiles.UNPACKED_ROOT}'>"
 
 
 def test_fixtures_are_compressed() -> None:

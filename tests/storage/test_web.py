@@ -13,11 +13,13 @@ import pytest
 import trustme
 from servers.deaf import deaf
 from servers.ranges import Act, RangeServer, Request
+from yarl import URL
 
 from aioload.errors import ConfigError, StorageError
 from aioload.storage import read
 from aioload.storage.address import Address
 from aioload.storage.http import HttpStorage
+from aioload.storage.moves import Hop, Moves
 from aioload.storage.options import NetworkOptions
 from aioload.storage.proxies import proxy_for
 
@@ -200,6 +202,74 @@ async def test_endless_redirects_end(server: RangeServer) -> None:
     assert "redirected more than 10 times" in str(error)
     assert error.final
     assert len(server.requests) == 11
+
+
+async def test_way_is_remembered(server: RangeServer, other: RangeServer) -> None:
+    """Of many reads only the first asks for it; each keeps its range, and secrets stay where they were."""
+    server.script(NAME, moved(f"{other.url}/{NAME}?signed=1"))
+
+    async with opened(f"{server.url}/set", headers=HEADERS) as storage:
+        parts = [await fill(storage, start, start + 100) for start in (0, 1000, 2000)]
+
+    assert parts == [CONTENT[start : start + 100] for start in (0, 1000, 2000)]
+    assert len(server.requests) == 1
+    assert [request.range for request in other.requests] == [(0, 100), (1000, 1100), (2000, 2100)]
+    assert SECRET not in repr([request.headers for request in other.requests])
+
+
+@pytest.mark.parametrize("headers", [{"Cache-Control": "private, no-store"}, {"cache-control": "No-Cache"}])
+async def test_way_is_asked_for_again_where_the_server_wants_that(
+    server: RangeServer, other: RangeServer, headers: dict[str, str]
+) -> None:
+    """It then decides on each read."""
+    for _ in range(2):
+        server.script(NAME, Act(status=302, headers={"Location": f"{other.url}/{NAME}"} | headers))
+
+    async with opened(f"{server.url}/set") as storage:
+        await fill(storage)
+        await fill(storage)
+
+    assert (len(server.requests), len(other.requests)) == (2, 2)
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 410])
+async def test_way_that_has_expired_is_asked_for_again(
+    server: RangeServer, other: RangeServer, status: int
+) -> None:
+    """At once and by the same read; an error from the place that is named then counts."""
+    server.script(NAME, moved(f"{other.url}/{NAME}?signed=1"), moved(f"{other.url}/{NAME}?signed=2"))
+    other.script(NAME, Act(), Act(status=status))
+
+    async with opened(f"{server.url}/set") as storage:
+        await fill(storage)
+
+        assert await fill(storage) == CONTENT[5:5000]
+
+    assert [request.query for request in other.requests] == ["signed=1", "signed=1", "signed=2"]
+
+
+async def test_way_to_a_place_that_is_gone_is_forgotten(server: RangeServer) -> None:
+    """The next try begins where the address says."""
+    async with opened(f"{server.url}/set") as storage:
+        with RangeServer(dict(FILES)) as away:
+            server.script(NAME, moved(f"{away.url}/{NAME}"))
+            await fill(storage)
+
+        await failure(storage)
+
+        assert await fill(storage) == CONTENT[5:5000]
+
+
+def test_way_is_remembered_for_a_short_while() -> None:
+    """What is signed expires, and servers move."""
+    now = [100.0]
+    moves = Moves(lambda: now[0])
+    hop = Hop(URL("http://host/x"))
+    moves.keep("x", hop)
+
+    early, now[0] = moves.get("x"), 161.0
+
+    assert (early, moves.get("x")) == (hop, None)
 
 
 async def test_redirect_without_an_address_is_an_answer(server: RangeServer) -> None:

@@ -25,7 +25,7 @@ def pack(folder: Path) -> None:
 
 
 def look(folder: Path) -> str:
-    dataset = aioload.Dataset(folder)
+    dataset = aioload.Dataset(folder, fields={"jpg": "image"}, defaults={"cls": -1})
     sample = dataset[len(dataset) - 1]
     assert_type(sample, dict[str, Any])
     kinds: dict[str, str] = dict(dataset.fields)

@@ -9,7 +9,7 @@ import warnings
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import connection, parent_process
 
-from .._workers.context import WorkerContext
+from .context import WorkerContext
 
 __all__ = ["processes"]
 
