@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     )
     from .loader import Loader
     from .policy import Skip
+    from .prefetch import DevicePrefetcher
     from .shard.writer import Writer
     from .stats import LoaderStats
     from .sync import SyncLoader
@@ -32,6 +33,7 @@ __all__ = [
     "Concat",
     "ConfigError",
     "Dataset",
+    "DevicePrefetcher",
     "Loader",
     "LoaderStats",
     "Mix",

@@ -13,6 +13,7 @@ HOMES = {
     "Concat": "compose",
     "ConfigError": "errors",
     "Dataset": "dataset",
+    "DevicePrefetcher": "prefetch",
     "Loader": "loader",
     "LoaderStats": "stats",
     "Mix": "compose",

@@ -15,16 +15,26 @@ from .errors import AioloadError, ClosedError
 from .wake import waker
 
 if TYPE_CHECKING:
+    from ._device.landing import Landing
     from ._pipeline.engine import Engine
     from ._pipeline.passes import Item
     from ._pipeline.plan import Plan
     from ._pipeline.reorder import Handover
     from .stats import Counters
 
-__all__ = ["BatchIterator", "LateIterator", "Owner", "in_thread"]
+__all__ = [
+    "LIVENESS",
+    "NEIGHBOURS",
+    "BatchIterator",
+    "LateIterator",
+    "Owner",
+    "Waited",
+    "in_thread",
+    "until_news",
+]
 
-_LIVENESS = 1.0  # seconds between two looks at whether the engine is alive, while waiting
-_NEIGHBOURS = 0.02  # seconds after which `async for` lets other tasks run, also when batches are ready
+LIVENESS = 1.0  # seconds between two looks at whether the engine is alive, while waiting
+NEIGHBOURS = 0.02  # seconds after which `async for` lets other tasks run, also when batches are ready
 
 
 class Owner(Protocol):
@@ -39,10 +49,20 @@ class Owner(Protocol):
         """Note how far an iteration has come."""
 
 
+class Waited(Protocol):
+    """What can be waited for in an event loop."""
+
+    def call_when_ready(self, waker: Callable[[], object]) -> None:
+        """Have a callable called once, from any thread, when there is something to take."""
+
+    def forget(self, waker: Callable[[], object]) -> None:
+        """Take a callable back."""
+
+
 class BatchIterator:
     """The batches of one epoch, for `async for` and for `for`; owns nothing that would need closing."""
 
-    def __init__(self, loader: Owner, engine: Engine, handover: Handover[Item], plan: Plan) -> None:
+    def __init__(self, loader: Owner, engine: Engine, handover: Handover[Item] | Landing, plan: Plan) -> None:
         self.plan = plan
         self._loader = loader
         self._engine = engine
@@ -67,12 +87,12 @@ class BatchIterator:
             except anyio.EndOfStream:
                 raise StopIteration from None
             if not self._run_errand():
-                self._handover.wait(_LIVENESS)
+                self._handover.wait(LIVENESS)
                 self._engine.check()
 
     async def __anext__(self) -> Any:
         arrived = self._counters.arrive()
-        if time.monotonic() - self._last_checkpoint > _NEIGHBOURS:
+        if time.monotonic() - self._last_checkpoint > NEIGHBOURS:
             await anyio.lowlevel.checkpoint()
             self._last_checkpoint = time.monotonic()
         while True:
@@ -136,15 +156,7 @@ class BatchIterator:
         return errand is not None
 
     async def _wait(self) -> None:
-        """Wait until there is news; a cancelled wait has taken nothing."""
-        news = anyio.Event()
-        wake = waker(news)
-        self._handover.call_when_ready(wake)
-        try:
-            with anyio.move_on_after(_LIVENESS):
-                await news.wait()
-        finally:
-            self._handover.forget(wake)
+        await until_news(self._handover)
         self._last_checkpoint = time.monotonic()
 
 
@@ -172,6 +184,18 @@ class LateIterator:
                     await in_thread(self._start)
                     self._batches = self._begin()
         return await self._batches.__anext__()
+
+
+async def until_news(handover: Waited) -> None:
+    """Wait until there is news, or for a while; a cancelled wait has taken nothing."""
+    news = anyio.Event()
+    wake = waker(news)
+    handover.call_when_ready(wake)
+    try:
+        with anyio.move_on_after(LIVENESS):
+            await news.wait()
+    finally:
+        handover.forget(wake)
 
 
 async def in_thread(function: Callable[[], object]) -> None:

@@ -9,10 +9,14 @@ import warnings
 import weakref
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 
+from ._device.choose import choose as choose_device
+from ._device.convert import Convert, PerChannel
 from ._pipeline.deliver import to_torch
 from ._pipeline.engine import Engine
 from ._pipeline.exits import close_forgotten, end, remember
@@ -103,6 +107,15 @@ class Loader:
             take no more than a quarter of its memory. Without workers files are read in any case.
         rank: of this process; by default what torch.distributed says, else `RANK`, else 0.
         world_size: ranks in all; by default what torch.distributed says, else `WORLD_SIZE`, else 1.
+        device: where batches arrive, as `torch.device` takes it: "cuda" (the current one), "cuda:1". A thread
+            copies them on a stream of its own, while you work with those before. With None or "cpu" they stay
+            in memory, and there is no such thread.
+        channels_last: give tensors of four dimensions as (N, C, H, W) in torch's channels_last memory format;
+            those of decoded pictures, (N, H, W, C), are that already. Done on the device, as the next is.
+        dtype: floating-point dtype that pictures (uint8, four dimensions) get; or a dict of dtypes by field,
+            for these fields alone.
+        mean: taken from them before, in their own units (0 to 255); a number, or one for each channel.
+        std: what they are then divided by.
         on_error: what becomes of a sample that cannot be made: "raise"; `aioload.Skip(limit)` leaves it out,
             up to a limit, so that batches become smaller but never fewer; "skip" allows ten, or one in a
             hundred; a function of the error returns "raise", "skip", or what the transform should have
@@ -136,6 +149,11 @@ class Loader:
         reads: Literal["auto", "file", "mmap"] = "auto",
         rank: int | None = None,
         world_size: int | None = None,
+        device: Any = None,
+        channels_last: bool = False,
+        dtype: Any | Mapping[str, Any] | None = None,
+        mean: PerChannel = None,
+        std: PerChannel = None,
         on_error: OnError = "raise",
         worker_timeout: float | None = None,
         max_jobs_per_worker: int | None = None,
@@ -162,6 +180,8 @@ class Loader:
         if memory_limit != "auto":
             parse_bytes(memory_limit, name="memory_limit")
         check_functions(transform, collate, self._decode, travel=self.num_workers > 0)
+        self._convert = Convert(channels_last=channels_last, dtype=dtype, mean=mean, std=std)
+        self._device = choose_device(device)
         policy = choose(on_error)
         self._remains = Remains(policy)
         for source in self.dataset.sources if policy is not None else ():
@@ -253,6 +273,16 @@ class Loader:
         self.check_open()
         self._course.load(state, adopt=adopt, started=self._engine is not None)
         self._end_current("a state was loaded; begin a new iteration to go on from it")
+
+    # copies to a device
+
+    def pause(self) -> AbstractContextManager[None]:
+        """Return a context in which nothing is done to the device, as for the capture of a CUDA graph.
+
+        All copies are complete when it is entered. Batches that are ready by then can be taken inside. With a
+        device it starts the loader, if nothing has yet.
+        """
+        return nullcontext() if self._device is None else self._start().pause()
 
     # closing
 
@@ -395,6 +425,8 @@ class Loader:
             window_bytes=self._window_bytes(limit),
             output=to_torch,
             on_kept=warn_once(),
+            device=self._device,
+            convert=self._convert,
             need=self._need(growth, limit),
             growth=growth,
         )
@@ -452,6 +484,8 @@ class Loader:
         """Return the batch of a delivery, having counted what it lacks; too much of it is an error."""
         part = iterator.plan.part
         self.counters.add(skipped=len(item.skipped))
+        if self._device is None and self._convert.active:
+            item = replace(item, batch=self._convert.on_host(item.batch))
         return self._remains.received(item, iterator.plan.epoch, part.size // part.world_size)
 
     def _end_current(self, reason: str) -> None:

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 __all__ = ["render"]
 
+_LIMITING = 0.05  # share of the loop's time from which a stage is what limits it
+
 
 def render(stats: LoaderStats, reasons: Mapping[str, str] = MappingProxyType({})) -> str:
     """Return where the time went.
@@ -32,6 +34,7 @@ def render(stats: LoaderStats, reasons: Mapping[str, str] = MappingProxyType({})
     if loop > 0:
         lines.append(f"throughput {stats.samples / (loop + stats.first_batch_seconds):,.0f} samples/s")
     lines += _stages(stats)
+    lines += _limit(stats, steady, loop)
     lines += _settings(stats, reasons)
     lines.append(
         f"memory: at most {_size(stats.memory_peak)} of {_size(stats.memory_limit)} in use; "
@@ -56,9 +59,36 @@ def _stages(stats: LoaderStats) -> list[str]:
         ("transform", stats.transform_seconds, f"in {where}"),
         ("collate", stats.collate_seconds, f"in {where}"),
     ]
+    if stats.device_batches:
+        rows.append(("copy", stats.device_seconds, _copies(stats)))
     return [
         f"  {name:<10}{seconds:8.2f} s  {seconds * thousand:7.3f} s per 1,000 samples   {note}"
         for name, seconds, note in rows
+    ]
+
+
+def _copies(stats: LoaderStats) -> str:
+    """Say what the copies to the device were like."""
+    rate = stats.device_bytes / stats.device_seconds if stats.device_seconds else 0.0
+    told = f"{_size(stats.device_bytes)}, {_size(rate)}/s, {stats.device_overlap:.0%} behind the model's work"
+    told += f", {_size(stats.locked_bytes)} page-locked"
+    if stats.device_staged:
+        told += f"; {stats.device_staged:,} of {stats.device_batches:,} batches through staging buffers"
+    return told
+
+
+def _limit(stats: LoaderStats, steady: float, loop: float) -> list[str]:
+    """Name the copies to the device where they are what the loop waits for, and what would help."""
+    lost = stats.device_stall_seconds + stats.device_wait_seconds
+    others = steady - stats.device_wait_seconds
+    if loop <= 0 or lost < max(_LIMITING * loop, others):
+        return []
+    cure = "send fewer bytes: uint8 pictures, which dtype= converts on the device"
+    if 2 * stats.device_staged > stats.device_batches:
+        cure = "see the warning about page-locked memory, for want of which each batch is copied twice"
+    return [
+        f"limit: copies to the device, for which the model stood still {_share(lost, loop)} of the time;",
+        f"       {cure}",
     ]
 
 

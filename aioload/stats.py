@@ -86,6 +86,20 @@ class LoaderStats:
     """Bytes that were written to it."""
     cache_errors: int = 0
     """Cached ranges that were damaged and fetched again, and writes to the cache that failed."""
+    device_batches: int = 0
+    """Batches that were copied to a device."""
+    device_bytes: int = 0
+    """Bytes that were copied there."""
+    device_seconds: float = 0.0
+    """The device's time in these copies, and in the conversion that follows them."""
+    device_stall_seconds: float = 0.0
+    """Of it, time in which the stream that the user computes on stood still for a copy."""
+    device_wait_seconds: float = 0.0
+    """Time the user waited for batches that were ready on the host, those of `wait_seconds` included."""
+    device_staged: int = 0
+    """Batches of which something went through a staging buffer, as it was not page-locked where it lay."""
+    locked_bytes: int = 0
+    """Bytes of the pipeline's memory that are page-locked for the device, as of now."""
     num_workers: int = 0
     """Worker processes as of now; 0 when samples are made in the user's thread."""
     prefetch: int = 0
@@ -94,6 +108,13 @@ class LoaderStats:
     """Reads that may be under way at once, as of now."""
     adaptations: int = 0
     """How often workers, batches ahead or reads at once were changed by what was measured."""
+
+    @property
+    def device_overlap(self) -> float:
+        """The share of `device_seconds` in which nobody stood still for it; 1 where nothing is copied."""
+        if not self.device_seconds:
+            return 1.0
+        return max(1 - (self.device_stall_seconds + self.device_wait_seconds) / self.device_seconds, 0.0)
 
 
 class Counters:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from .collection import Collection
@@ -37,6 +38,7 @@ class Face(Protocol):
     @property
     def skipped(self) -> tuple[Skipped, ...]: ...
     def stats(self) -> LoaderStats: ...
+    def pause(self) -> AbstractContextManager[None]: ...
 
 
 class SyncLoader:
@@ -124,6 +126,10 @@ class SyncLoader:
             ConfigError: it is no state, or was made with other data, or with another seed or order.
         """
         self._loader.load_state_dict(state, adopt=adopt)
+
+    def pause(self) -> AbstractContextManager[None]:
+        """Return a context in which nothing is done to the device; see `Loader.pause`."""
+        return self._loader.pause()
 
     def close(self) -> None:
         """End all processes and threads of the loader, within 5 s; twice is free."""

@@ -22,7 +22,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["GRACE_SECONDS", "LoopErrors", "Traces", "adopt_orphans", "leftovers", "observe", "pending_tasks"]
+__all__ = [
+    "GRACE_SECONDS",
+    "LoopErrors",
+    "Traces",
+    "adopt_orphans",
+    "copy_threads",
+    "leftovers",
+    "observe",
+    "pending_tasks",
+]
 
 GRACE_SECONDS = 5.0
 SHARED_MEMORY = Path("/dev/shm")
@@ -102,6 +111,11 @@ def leftovers(before: Traces, grace: float = GRACE_SECONDS) -> list[str]:
         time.sleep(0.01)
 
     return found
+
+
+def copy_threads() -> list[str]:
+    """Tell which threads run that copy to a device."""
+    return [thread.name for thread in threading.enumerate() if thread.name == "aioload-copy"]
 
 
 def pending_tasks() -> list[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from PIL import Image
 
 ROOT = Path(__file__).parent.parent
@@ -93,6 +94,16 @@ def test_a_trainer_is_timed_alone_and_fed(data: Path) -> None:
 
     assert figures["step_ratio"] == pytest.approx(figures["fed_ms"] / figures["alone_ms"])
     assert 0 <= figures["waiting_steps"] <= 10
+
+
+def test_copies_to_a_device_are_measured() -> None:
+    """Without a device the script says so and is content; on the simulated one its table is whole."""
+    alone = run("bench_device.py", "--steps", 5)
+
+    status, out = run("bench_device.py", "--simulated", "--steps", 5)
+
+    assert alone == (0, "no device\n") or torch.cuda.is_available()
+    assert (status, out.count(", ms")) == (0, 4)
 
 
 def test_a_race_writes_its_report(data: Path, tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ def test_examples_run_in_order(tmp_path: Path) -> None:
         "06_ddp.py",
         "07_webdataset.py",
         "08_tfrecord.py",
+        "09_gpu.py",
         "11_own_storage.py",
         "12_stream_s3.py",
     ]

@@ -23,13 +23,13 @@ FLOORS = (
     ("aioload", "aioload.__main__", "aioload._front"),
     ("aioload.cli",),
     ("aioload.loader",),
-    ("aioload.course", "aioload.iterate", "aioload.options", "aioload.remains"),
+    ("aioload.course", "aioload.iterate", "aioload.options", "aioload.prefetch", "aioload.remains"),
     # `loader.sync()` makes a SyncLoader, which knows a loader by protocol only
     ("aioload._pipeline", "aioload.sync"),
     ("aioload.compose", "aioload.dataset", "aioload.home", "aioload.packing"),
     ("aioload.foreign",),
     ("aioload.batching", "aioload.collection", "aioload.concat", "aioload.mixing", "aioload.subset"),
-    ("aioload.table", "aioload.testing", "aioload._workers"),
+    ("aioload.table", "aioload.testing", "aioload._device", "aioload._workers"),
     ("aioload.storage", "aioload.shard", "aioload.decode", "aioload.collate", "aioload.digits"),
     (
         "aioload.ahead",
@@ -54,8 +54,13 @@ FLOORS = (
     ),
 )
 
-# The demo is a training script that happens to ship; everything else that touches tensors is delivery.
-TORCH_MODULES = {"aioload._pipeline.deliver", "aioload._pipeline.device", "aioload.cli.demo"}
+# The demo is a training script that happens to ship; all else is delivery, to the user or to a device.
+TORCH_MODULES = {
+    "aioload._device.simulated",
+    "aioload._device.torch_device",
+    "aioload._pipeline.deliver",
+    "aioload.cli.demo",
+}
 
 WORKER_ENTRY = "aioload._workers.process"
 

@@ -72,6 +72,7 @@ class Delivery:
     lease: Lease | None  # the user's from the moment it is taken
     skipped: Skips = field(default_factory=list)
     outside: Charge | None = None  # for what lies outside of the arena while it waits
+    place: NDArray[np.uint8] | None = None  # where all of it lies, if it lies in one piece
 
 
 def to_torch(array: NDArray[Any]) -> Any:
@@ -96,7 +97,7 @@ def deliver(made: Made, memory: Memory, output: Output, on_copy: Callable[[], No
     place, lease = _place(made, memory, on_copy)
     outside = _outside(made, place, lease)
     charge = memory.charge(outside) if outside else None
-    return Delivery(_build(made, place, output), made.rows, made.size, lease, made.skipped, charge)
+    return Delivery(_build(made, place, output), made.rows, made.size, lease, made.skipped, charge, place)
 
 
 def deliver_joined(

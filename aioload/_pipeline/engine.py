@@ -19,15 +19,21 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from .._device.convert import Convert
+from .._device.copier import Copier
 from ..errors import AioloadError, ClosedError
+from .device import copied
 from .house import House, Settings
 from .passes import Item, as_ours
 from .reorder import Handover
 from .turns import Turns
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from anyio.streams.memory import MemoryObjectSendStream
 
+    from .._device.landing import Landing
     from ..stats import Counters
     from .plan import Plan
 
@@ -64,6 +70,9 @@ class Engine:
         # a pass that has begun before it was asked for
         self._ahead: tuple[Plan, Handover[Item]] | None = None
         self._begun = 0  # passes that were begun because they were asked for
+        self._copier: Copier | None = None
+        if settings.device is not None:
+            self._copier = Copier(settings.device, counters, settings.convert or Convert())
 
     def start(self) -> None:
         """Start the thread and wait until its loop runs.
@@ -77,7 +86,7 @@ class Engine:
             self._thread.join()
             raise self._failure
 
-    def open_pass(self, plan: Plan, following: Plan | None) -> Handover[Item]:
+    def open_pass(self, plan: Plan, following: Plan | None) -> Handover[Item] | Landing:
         """Begin a pass, or take the one that has begun ahead if it is the same.
 
         Args:
@@ -103,13 +112,19 @@ class Engine:
                 number, handover = self._begun, Handover(0, plan.steps, self._taken)
                 self._handovers = [handover]
                 self._post(lambda turns: turns.begin(plan, handover, following, number))
-        return handover
+        return handover if self._copier is None else copied(handover, self._copier)
+
+    def pause(self) -> AbstractContextManager[None]:
+        """Return a context in which nothing is done to the device."""
+        return contextlib.nullcontext() if self._copier is None else self._copier.pause()
 
     def check(self) -> None:
         """Raise if the engine has died: whoever waits for it must not wait for ever."""
         self.check_process()
         if not self._thread.is_alive():
             raise self._failure or ClosedError("the loader was closed; make a new one to go on")
+        if self._copier is not None:
+            self._copier.check()
 
     @property
     def forked(self) -> bool:
@@ -134,6 +149,9 @@ class Engine:
         closing = [engine for engine in list(engines) if engine._begin_close()]
         deadline = time.monotonic() + _CLOSE_SECONDS
         for engine in closing:
+            if engine._copier is not None:
+                engine._copier.join(max(deadline - time.monotonic(), 0))
+        for engine in closing:
             engine._thread.join(max(deadline - time.monotonic(), 0))
             if engine._thread.is_alive():
                 _log.warning("the engine did not end within %s s and is left behind", _CLOSE_SECONDS)
@@ -142,6 +160,8 @@ class Engine:
         """Have all work end; tell whether there is a thread to wait for."""
         if self.forked:
             return False  # all of it is the parent's
+        if self._copier is not None:
+            self._copier.begin_close()
         self._close_handovers(None)
         if self._loop is not None and self._errands is not None:
             with contextlib.suppress(RuntimeError):  # its loop has just ended
@@ -181,7 +201,8 @@ class Engine:
             stack.enter_context(errands)
             stack.enter_context(self._errands)  # where `close` does not come to it
             async with anyio.create_task_group() as group:
-                house = await House.open(self._settings, self._counters, stack, group)
+                adopt = None if self._copier is None else self._copier.adopt
+                house = await House.open(self._settings, self._counters, stack, group, adopt)
                 self._turns = turns = Turns(house, group, self._announce)
                 self._started.set()
                 async for errand in errands:  # until `close` closes the other end

@@ -29,14 +29,20 @@ from .zones import divide, least, too_small
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
+    from numpy.typing import NDArray
 
+    from .._device.convert import Convert
+    from .._device.interface import Device
     from .._workers.jobs import Recipe
     from .._workers.pool import Order
     from ..errors import AioloadError, ConfigError
     from ..stats import Counters
     from ..storage import Storage
 
-__all__ = ["MAX_READ_BYTES", "House", "Settings"]
+__all__ = ["MAX_READ_BYTES", "Adopt", "House", "Settings"]
+
+Adopt = Callable[["NDArray[Any]", Callable[[int, int], None]], None]
+"""Takes memory, and what makes its pages present."""
 
 _MOST_READS = 64  # at once, where a storage does not say
 MAX_READ_BYTES = 4 << 20  # a thread hop costs nothing that can be measured at this size
@@ -61,6 +67,8 @@ class Settings:
     window_bytes: int  # of it, for pieces that are read whole
     output: Output
     on_kept: Callable[[], None]  # warns that batches kept by the user fill the memory
+    device: Device | None = None  # where batches are copied
+    convert: Convert | None = None  # and what becomes of them there
     need: Need = UNKNOWN  # of any batch, as far as it is known
     growth: Growth | None = None  # what becomes of records, if that is known
 
@@ -120,9 +128,22 @@ class House:
 
     @classmethod
     async def open(
-        cls, settings: Settings, counters: Counters, stack: contextlib.AsyncExitStack, group: TaskGroup
+        cls,
+        settings: Settings,
+        counters: Counters,
+        stack: contextlib.AsyncExitStack,
+        group: TaskGroup,
+        adopt: Adopt | None = None,
     ) -> House:
-        """Open all parts; the stack closes them in reverse."""
+        """Open all parts; the stack closes them in reverse.
+
+        Args:
+            settings: what to run with.
+            counters: told of everything.
+            stack: of what has to be closed.
+            group: where parts run.
+            adopt: given the memory in which batches will lie, to page-lock it.
+        """
         zones = divide(
             settings.memory_limit,
             settings.need,
@@ -149,6 +170,11 @@ class House:
             window_bytes=zones.shared - zones.head,
             mapped=mapped is not None,
         )
+        if adopt is not None:
+            first = zones.shared
+            adopt(
+                arena.array[first : zones.limit], lambda start, stop: arena.touch(first + start, first + stop)
+            )
         memory = Memory(arena, settings.on_kept, zones)
         if settings.need.known:
             memory.settle()

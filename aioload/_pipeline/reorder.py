@@ -78,6 +78,8 @@ class Handover(Generic[T]):
         self._errands: deque[Callable[[], None]] = deque()
         self._wakers: list[Callable[[], object]] = []
         self._closed: AioloadError | None = None
+        # called with each errand, where another thread than the user's takes here and should not wake for it
+        self.on_errand: Callable[[], object] | None = None
 
     @property
     def due(self) -> int:
@@ -118,7 +120,10 @@ class Handover(Generic[T]):
                 self._errands.appendleft(errand)
             else:
                 self._errands.append(errand)
-            self._wake()
+            if self.on_errand is None:
+                self._wake()
+        if self.on_errand is not None:
+            self.on_errand()
 
     def close(self, error: AioloadError | None = None) -> None:
         """Let every take fail from now on, and drop what waits here. The first reason is kept."""
@@ -148,6 +153,11 @@ class Handover(Generic[T]):
         self._on_take(item)
         return item
 
+    @property
+    def has_errands(self) -> bool:
+        """Whether there is something for the user's thread to do."""
+        return bool(self._errands)
+
     def errand(self) -> Callable[[], None] | None:
         """Return something to do while the next step is not here."""
         with self._lock:
@@ -175,7 +185,7 @@ class Handover(Generic[T]):
 
     def _has_news(self) -> bool:
         over = self._closed is not None or self._buffer.due >= self._stop
-        return over or self._buffer.ready or bool(self._errands)
+        return over or self._buffer.ready or (self.on_errand is None and self.has_errands)
 
     def _wake(self) -> None:
         self._lock.notify_all()

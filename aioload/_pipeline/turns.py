@@ -82,7 +82,7 @@ class Turns:
     def taken(self, item: Item) -> None:
         """Note, from the user's thread, that a step was taken."""
         memory, passes = self._house.memory, (self._current, self._ahead)
-        if isinstance(item, Delivery):
+        if isinstance(item, Delivery) and self._house.settings.device is None:
             if item.lease is not None:
                 memory.hold_later(item.lease)
             if item.outside is not None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, assert_type
 
 import numpy as np
+import torch
 
 import aioload
 
@@ -73,6 +74,35 @@ def train_plainly(dataset: aioload.Dataset) -> int:
         for batch in batches:
             samples += len(batch)
     return samples
+
+
+def train_on_a_device(dataset: aioload.Dataset) -> float:
+    loader = aioload.Loader(
+        dataset,
+        batch_size=32,
+        device="cuda",
+        channels_last=True,
+        dtype={"image": torch.float16},
+        mean=(123.7, 116.3, 103.5),
+        std=58,
+    )
+    with loader.pause(), loader.sync() as batches:
+        for batch in batches:
+            keep(batch)
+        with batches.pause():
+            pass
+    return loader.stats().device_overlap
+
+
+async def prefetch(batches: list[torch.Tensor]) -> int:
+    async with aioload.DevicePrefetcher(batches, torch.device("cuda:1"), depth=3, max_bytes=1 << 20) as found:
+        assert_type(found, aioload.DevicePrefetcher)
+        async for batch in found:
+            keep(batch)
+        with found.pause():
+            keep(list(found))
+    found.close()
+    return found.stats().device_batches + len(found)
 
 
 def resume(dataset: aioload.Dataset, state: dict[str, Any]) -> dict[str, Any]:
