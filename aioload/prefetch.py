@@ -202,10 +202,13 @@ class _Copied:
             batch = self._landing.take_nowait()
         except anyio.WouldBlock:
             raise
-        except ClosedError:
+        except (
+            ClosedError,
+            ConfigError,
+        ):  # of what cannot be now; what ends the iteration is told by its end
             self._counters.pause()
             raise
-        except Exception:
+        except BaseException:
             self._over = True
             self._counters.pause()
             raise
