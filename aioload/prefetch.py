@@ -97,7 +97,8 @@ class DevicePrefetcher:
     def pause(self) -> AbstractContextManager[None]:
         """Return a context in which nothing is done to the device, as for the capture of a CUDA graph.
 
-        All copies are complete when it is entered. Batches that are ready by then can be taken inside.
+        All copies are complete when it is entered. Batches that are ready by then can be taken inside, though
+        not into a graph.
         """
         return nullcontext() if self._copier is None else self._copier.pause()
 

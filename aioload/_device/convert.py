@@ -107,11 +107,12 @@ class Convert:
             number for number, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and is_plain(leaf)
         ]
         views = {number: view_of(leaves[number]) for number in plain}
-        for planned_work in self.plan(views, structure):
-            work = planned_work
-            if work.needed and dense(leaves[work.leaf]) is not leaves[work.leaf]:
-                leaves[work.leaf] = dense(leaves[work.leaf])  # as what travels is
-                [work] = self.plan({work.leaf: view_of(leaves[work.leaf])}, structure)
+        works = self.plan(views, structure)
+        changed = {work.leaf: dense(leaves[work.leaf]) for work in works if work.needed}
+        if any(leaves[leaf] is not tensor for leaf, tensor in changed.items()):  # as what travels is
+            leaves = [changed.get(number, leaf) for number, leaf in enumerate(leaves)]
+            works = self.plan({number: view_of(leaves[number]) for number in plain}, structure)
+        for work in works:
             source = leaves[work.leaf].as_strided(work.source.shape, work.source.strides)
             if work.needed:
                 shape, strides, dtype = work.target.shape, work.target.strides, work.target.dtype
@@ -144,7 +145,12 @@ class Convert:
         key = (name, work.axis, dims, like.dtype)
         if key not in self._constants:
             shape = [len(numbers) if axis == work.axis else 1 for axis in range(dims)]
-            self._constants[key] = like.new_tensor(numbers).reshape(shape)
+            constant = like.new_empty(len(numbers))
+            for place, number in enumerate(numbers):
+                constant[place].fill_(
+                    number
+                )  # on the device: a copy from here would wait for all of its stream
+            self._constants[key] = constant.reshape(shape)
         return self._constants[key]
 
     def _work(self, leaf: int, view: View, name: str) -> Work:
