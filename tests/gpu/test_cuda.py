@@ -146,7 +146,7 @@ def test_a_data_loader_through_the_prefetcher(pin_memory: bool) -> None:
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of what torch calls a prototype
 def test_odd_batches_arrive() -> None:
-    """Those that leave a part on the host, sparse and nested ones, and tensors that were made on the device."""
+    """Those that leave a part on the host, sparse and nested ones, and tensors made on the device."""
     rows = [torch.ones(3), torch.ones(2)]
 
     def batches() -> Iterator[Any]:
