@@ -279,8 +279,8 @@ class Loader:
     def pause(self) -> AbstractContextManager[None]:
         """Return a context in which nothing is done to the device, as for the capture of a CUDA graph.
 
-        All copies are complete when it is entered. Batches that are ready by then can be taken inside. With a
-        device it starts the loader, if nothing has yet.
+        All copies are complete when it is entered. Batches that are ready by then can be taken inside, though
+        not into a graph. With a device it starts the loader, if nothing has yet.
         """
         return nullcontext() if self._device is None else self._start().pause()
 

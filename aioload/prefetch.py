@@ -97,7 +97,8 @@ class DevicePrefetcher:
     def pause(self) -> AbstractContextManager[None]:
         """Return a context in which nothing is done to the device, as for the capture of a CUDA graph.
 
-        All copies are complete when it is entered. Batches that are ready by then can be taken inside.
+        All copies are complete when it is entered. Batches that are ready by then can be taken inside, though
+        not into a graph.
         """
         return nullcontext() if self._copier is None else self._copier.pause()
 
@@ -202,10 +203,13 @@ class _Copied:
             batch = self._landing.take_nowait()
         except anyio.WouldBlock:
             raise
-        except ClosedError:
+        except (
+            ClosedError,
+            ConfigError,
+        ):  # of what cannot be now; what ends the iteration is told by its end
             self._counters.pause()
             raise
-        except Exception:
+        except BaseException:
             self._over = True
             self._counters.pause()
             raise

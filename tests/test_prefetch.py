@@ -145,6 +145,23 @@ def test_an_error_of_the_iterable_is_raised_as_it_is(take: Callable[[Any], list[
     assert "batches" in [entry.name for entry in caught.traceback]
 
 
+def test_what_is_no_ordinary_error_is_raised_as_it_is() -> None:
+    """SystemExit, say, would end the copy thread without a word."""
+
+    def batches() -> Iterator[Any]:
+        yield from numbered(1)
+        raise SystemExit("of the user")
+
+    with simulated() as device, DevicePrefetcher(batches(), device) as prefetcher:
+        iterator = iter(prefetcher)
+        found = [next(iterator)]
+        with pytest.raises(SystemExit, match="of the user"):
+            next(iterator)
+        rest = list(iterator)
+
+    assert (len(found), rest) == (1, [])
+
+
 def test_one_iteration_at_a_time() -> None:
     """A new one takes over, and the old one says so at its next step."""
     with simulated() as device, DevicePrefetcher(numbered(9), device) as prefetcher:
@@ -239,7 +256,7 @@ def test_an_iteration_that_has_ended_is_nobodys() -> None:
 
 
 def test_a_fork_leaves_the_thread_to_the_parent(tmp_path: Path) -> None:
-    """The child says so at its next step and ends by itself, though a lock was held when it was made."""
+    """The child says so at its next step, and ends by itself, though a lock was held when it was made."""
     script = """
     import os, sys, threading
     import torch
@@ -261,10 +278,13 @@ def test_a_fork_leaves_the_thread_to_the_parent(tmp_path: Path) -> None:
     held.wait()
     child = os.fork()
     if not child:
-        try:
-            next(batches)
-        except ClosedError as error:
-            sys.exit(7 if "forked" in str(error) else 8)
+        told = []
+        for what in (lambda: next(batches), lambda: iter(prefetcher), lambda: prefetcher.pause().__enter__()):
+            try:
+                what()
+            except ClosedError as error:
+                told.append("forked" in str(error))
+        sys.exit(7 if told == [True] * 3 else 8)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     go.set()
     thread.join()
@@ -298,6 +318,20 @@ def test_a_pause_leaves_the_device_alone() -> None:
         found += list(iterator)
         device.synchronize()
 
+    assert [int(batch["x"][0]) for batch in found] == list(range(9))
+
+
+def test_a_pause_ends_no_iteration() -> None:
+    """A batch that cannot be had in it can be had after it."""
+    with simulated() as device, DevicePrefetcher(numbered(9), device) as prefetcher:
+        iterator = iter(prefetcher)
+        found = []
+        with prefetcher.pause(), pytest.raises(ConfigError, match="before or after pause"):
+            found.extend(iterator)
+        ready = len(found)
+        found += list(iterator)
+
+    assert ready < 9
     assert [int(batch["x"][0]) for batch in found] == list(range(9))
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..errors import ConfigError, SampleError
 from ..tree import Structure, flatten, paths, unflatten
-from .pack import ALIGNMENT, Parcel, Place, View, is_plain, stays_whole, view_of
+from .pack import ALIGNMENT, Parcel, Place, View, dense, is_plain, stays_whole, view_of
 
 __all__ = ["Convert", "Dtype", "PerChannel", "Work"]
 
@@ -39,6 +39,8 @@ class Work:
     """Whether mean and std are taken out."""
     axis: int
     """Of the channels."""
+    needed: bool
+    """Whether the target is not simply the source's memory."""
 
 
 class Convert:
@@ -72,7 +74,7 @@ class Convert:
             raise ConfigError("mean and std need dtype=, the floating-point dtype of what comes out")
         if self._std is not None and not all(self._std):
             raise ConfigError(f"std must not be 0, got {std!r}")
-        self._constants: dict[tuple[str, int, int], Any] = {}
+        self._constants: dict[tuple[str, int, int, Any], Any] = {}
 
     @property
     def active(self) -> bool:
@@ -104,10 +106,17 @@ class Convert:
         plain = [
             number for number, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and is_plain(leaf)
         ]
-        for work in self.plan({number: view_of(leaves[number]) for number in plain}, structure):
+        views = {number: view_of(leaves[number]) for number in plain}
+        works = self.plan(views, structure)
+        changed = {work.leaf: dense(leaves[work.leaf]) for work in works if work.needed}
+        if any(leaves[leaf] is not tensor for leaf, tensor in changed.items()):  # as what travels is
+            leaves = [changed.get(number, leaf) for number, leaf in enumerate(leaves)]
+            works = self.plan({number: view_of(leaves[number]) for number in plain}, structure)
+        for work in works:
             source = leaves[work.leaf].as_strided(work.source.shape, work.source.strides)
-            if work.source != work.target:
-                target = torch.empty_strided(work.target.shape, work.target.strides, dtype=work.target.dtype)
+            if work.needed:
+                shape, strides, dtype = work.target.shape, work.target.strides, work.target.dtype
+                target = torch.empty_strided(shape, strides, dtype=dtype, device="cpu")
                 self.fill([work], [target], [source])
                 source = target
             leaves[work.leaf] = source
@@ -120,7 +129,8 @@ class Convert:
                 target.copy_(source)
                 continue
             torch: Any = sys.modules["torch"]
-            exact = source.to(torch.float32)  # half precision is too little for the way there
+            # half precision is too little for the way there
+            exact = source.to(torch.promote_types(torch.float32, target.dtype))
             if self._mean is not None:
                 exact = exact - self._constant("mean", self._mean, work, exact)
             if self._std is not None:
@@ -132,10 +142,15 @@ class Convert:
         if len(numbers) == 1:
             return numbers[0]
         dims = len(work.target.shape)
-        key = (name, work.axis, dims)
+        key = (name, work.axis, dims, like.dtype)
         if key not in self._constants:
             shape = [len(numbers) if axis == work.axis else 1 for axis in range(dims)]
-            self._constants[key] = like.new_tensor(numbers).reshape(shape)
+            constant = like.new_empty(len(numbers))
+            for place, number in enumerate(numbers):
+                constant[place].fill_(
+                    number
+                )  # on the device: a copy from here would wait for all of its stream
+            self._constants[key] = constant.reshape(shape)
         return self._constants[key]
 
     def _work(self, leaf: int, view: View, name: str) -> Work:
@@ -152,7 +167,8 @@ class Convert:
         target = replace(source, dtype=dtype) if cast else source
         if self.channels_last and len(view.shape) == 4:
             target = _with_channels_last(target)
-        return Work(leaf, source, target, cast, axis)
+        centred = cast and (self._mean is not None or self._std is not None)
+        return Work(leaf, source, target, cast, axis, needed=centred or source != target)
 
     def _dtype(self, view: View, name: str) -> Dtype | None:
         """Return the dtype that is asked for, or None."""

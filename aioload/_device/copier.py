@@ -26,6 +26,7 @@ import threading
 import time
 import traceback
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
@@ -90,7 +91,7 @@ class Copier:
         self._landing: Landing | None = None
         self._adopts: tuple[NDArray[np.uint8], Callable[[int, int], None]] | None = None
         self._pauses = 0
-        self._paused_by: set[int] = set()  # threads, each of which would wait for itself
+        self._paused_by: Counter[int] = Counter()  # threads, each of which would wait for itself
         # nothing is under way, and nothing will be done to the device before it has looked for pauses
         self._parked = True
         self._closing = self._left_behind = False
@@ -104,6 +105,7 @@ class Copier:
 
     def leave(self) -> None:
         """End the iteration that is under way; nobody is in its source any more when this returns."""
+        self.check_process()
         with self._changed:
             old, self._landing = self._landing, None
         if old is not None:
@@ -130,18 +132,23 @@ class Copier:
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
         """Do nothing to the device for a while: all copies are complete when it is entered."""
+        self.check_process()
+        thread = threading.get_ident()  # another one may leave it
         with self._changed:
             self._pauses += 1
+            self._paused_by[thread] += 1
             self._changed.notify_all()
-            while not self._parked and self._thread.is_alive():
-                self._changed.wait(_LIVENESS)
-            self._paused_by.add(threading.get_ident())
         try:
+            with self._changed:
+                while not self._parked and self._thread.is_alive():
+                    self._changed.wait(_LIVENESS)
             yield
         finally:
             with self._changed:
                 self._pauses -= 1
-                self._paused_by.discard(threading.get_ident())
+                self._paused_by[thread] -= 1
+                if not self._paused_by[thread]:
+                    del self._paused_by[thread]
                 self._changed.notify_all()
 
     def check(self) -> None:
@@ -312,7 +319,7 @@ class Copier:
             self._reap(0)
             landing.finish(anyio.EndOfStream())
             return None
-        except Exception as error:
+        except BaseException as error:  # whatever the user's code ends with is the user's to see
             landing.finish(error)
             return None
         self._reap(0)  # while nothing else is to be done: its memory may be what the source waits for

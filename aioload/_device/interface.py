@@ -4,8 +4,8 @@ The hand-over is written against this alone. Two implementations stand beside it
 simulated one, whose copies happen late and which finds out who touches memory too early.
 
 Sizes are bytes; blocks and host memory are flat uint8 tensors. A stream does what it is given in order, and
-streams know nothing of each other but by events. `current_stream`, `record`, `wait` and `keep` are for any
-thread, all else is the copy thread's.
+streams know nothing of each other but by events. `current_stream`, `is_capturing`, `record`, `wait` and
+`keep` are for any thread, all else is the copy thread's.
 """
 
 from __future__ import annotations
@@ -58,6 +58,9 @@ class Device(Protocol):
 
     def current_stream(self) -> Stream:
         """Return the stream on which the calling thread computes on this device as of now."""
+
+    def is_capturing(self) -> bool:
+        """Tell whether what the calling thread asks for now becomes part of a graph, and does not happen."""
 
     def record(self, stream: Stream, *, timed: bool = False) -> Event:
         """Mark what a stream has been given so far."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Set
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -98,7 +98,7 @@ class Landing:
         source: Source,
         device: Device,
         counters: Counters,
-        paused_by: Set[int],
+        paused_by: Container[int],
     ) -> None:
         self.source = source
         self.due = 0
@@ -113,7 +113,7 @@ class Landing:
         self._device = device
         self._counters = counters
         self._ready: deque[Entry] = deque()
-        self._end: Exception | None = None  # what comes after those that are ready
+        self._end: BaseException | None = None  # what comes after those that are ready
         self._closed: Exception | None = None
         self._wakers: list[Callable[[], object]] = []
         self._waits: tuple[float, float] | None = None  # since when, and how long the thread had starved
@@ -139,7 +139,7 @@ class Landing:
                 self.bytes_ready, self.last_size = self.bytes_ready + entry.size, entry.size
                 self.wake()
 
-    def finish(self, end: Exception) -> None:
+    def finish(self, end: BaseException) -> None:
         """Say what comes after the last batch: `anyio.EndOfStream`, or what went wrong."""
         with self._changed:
             self._end = self._end or end
@@ -161,11 +161,16 @@ class Landing:
         Raises:
             anyio.WouldBlock: it is not here yet.
             anyio.EndOfStream: there is none.
+            ConfigError: it must not be waited for, or taken, just now.
             Exception: what went wrong, in its place; the end comes after it.
         """
         with self._changed:
             if self._closed is not None:
                 raise self._closed
+            if self._ready and self._device.is_capturing():
+                raise ConfigError(
+                    "a batch cannot be taken while a graph is captured; take it before or after"
+                )
             if not self._ready:
                 if self._end is not None:
                     end, self._end = self._end, anyio.EndOfStream()

@@ -24,10 +24,12 @@ __all__ = [
     "Place",
     "View",
     "as_bytes",
+    "dense",
     "is_plain",
     "pack",
     "spread",
     "stays_whole",
+    "storages_in",
     "tensors_in",
     "view_of",
 ]
@@ -55,8 +57,9 @@ class View:
         return int((last + 1) * self.dtype.itemsize)
 
     def over(self, block: Any, start: int) -> Any:
-        """Return the tensor over a block, from a byte on."""
-        return block[start : start + self.size].view(self.dtype).as_strided(self.shape, self.strides)
+        """Return the tensor over a block, from a byte on; to autograd it is no relation of others there."""
+        part = block[start : start + self.size].view(self.dtype).as_strided(self.shape, self.strides)
+        return part.data  # a view shares a count of writes, and backward would find all of them overwritten
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,8 @@ class Parcel:
     moves: list[Move]
     foreign: list[int]
     """Leaves that have a `to` of their own, which knows how they travel."""
+    there: list[int]
+    """Leaves that are on the device already, in whole or in part."""
     size: int
     """Bytes of the block."""
 
@@ -112,12 +117,12 @@ def pack(
         whole: the one stretch of memory in which the batch's tensors lie, as a flat uint8 tensor, if known.
     """
     leaves, structure = flatten(batch, is_leaf=stays_whole)
-    tensors, foreign = _sort(leaves, holds)
+    tensors, foreign, there = _sort(leaves, holds)
     if whole is not None and whole.numel() and tensors and _fills(tensors, whole):
         places = [Place(number, view_of(tensor), _start(tensor, whole)) for number, tensor in tensors]
         moves = [Move(whole, 0, whole.numel(), staged=not is_locked(whole))]
-        return Parcel(leaves, structure, places, moves, foreign, whole.numel())
-    return _apart(leaves, structure, tensors, foreign, is_locked)
+        return Parcel(leaves, structure, places, moves, foreign, there, whole.numel())
+    return _apart(leaves, structure, tensors, (foreign, there), is_locked)
 
 
 def _start(tensor: Any, whole: Any) -> int:
@@ -138,12 +143,53 @@ def as_bytes(tensor: Any, size: int) -> Any:
 def tensors_in(thing: Any, depth: int = 4) -> list[Any]:
     """Return the tensors that a thing is made of: in containers, and in the attributes of objects."""
     torch: Any = sys.modules.get("torch")
-    if torch is None or isinstance(thing, torch.Tensor):
-        return [] if torch is None else [thing]
-    leaves, structure = flatten(thing)
-    if structure is LEAF:
-        leaves = list(vars(thing).values()) if depth and hasattr(thing, "__dict__") else []
+    if torch is None:
+        return []
+    if isinstance(thing, torch.Tensor):
+        leaves = _parts(thing)
+        if leaves[0] is thing:
+            return leaves
+    else:
+        leaves, structure = flatten(thing)
+        if structure is LEAF:
+            leaves = _attributes(thing) if depth else []
     return [tensor for leaf in leaves for tensor in tensors_in(leaf, depth - 1)]
+
+
+def storages_in(thing: Any, holds: Callable[[Any], bool]) -> list[Any]:
+    """Return all memory of a device that a thing is made of, each piece as a flat uint8 tensor."""
+    torch: Any = sys.modules.get("torch")
+    found = [tensor for tensor in tensors_in(thing) if holds(tensor)]
+    storages = {storage.data_ptr(): storage for storage in (tensor.untyped_storage() for tensor in found)}
+    return [
+        torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+        for storage in storages.values()
+        if storage.nbytes()
+    ]
+
+
+def _parts(tensor: Any) -> list[Any]:
+    """Return the tensors that a sparse or a composed tensor is made of; itself if it is one of its own."""
+    torch: Any = sys.modules["torch"]
+    if tensor.layout is torch.sparse_coo:
+        return [tensor._indices(), tensor._values()]
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    if hasattr(type(tensor), "__tensor_flatten__"):
+        return [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
+    return [tensor]
+
+
+def _attributes(thing: Any) -> list[Any]:
+    """Return the values of an object's attributes, also of those in slots."""
+    found = list(getattr(thing, "__dict__", {}).values())
+    for kind in type(thing).__mro__:
+        names = vars(kind).get("__slots__", ())
+        names = (names,) if isinstance(names, str) else names
+        found += [getattr(thing, name) for name in names if name != "__dict__" and hasattr(thing, name)]
+    return found
 
 
 def spread(start: int, borders: Sequence[int], size: int) -> list[tuple[int, int]]:
@@ -165,18 +211,18 @@ def _apart(
     leaves: list[Any],
     structure: Structure,
     tensors: list[tuple[int, Any]],
-    foreign: list[int],
+    others: tuple[list[int], list[int]],
     is_locked: Callable[[Any], bool],
 ) -> Parcel:
     """Plan for tensors that lie apart: staged ones first, so that they are one copy."""
     staged: list[tuple[int, Any, View, int]] = []
     direct: list[tuple[int, Any, View, int]] = []
     for number, tensor in tensors:
-        dense = _dense(tensor)
-        view = view_of(dense)
+        tight = dense(tensor)
+        view = view_of(tight)
         size = view.size
-        kind = direct if size >= LARGE_BYTES and is_locked(dense) else staged
-        kind.append((number, dense, view, size))
+        kind = direct if size >= LARGE_BYTES and is_locked(tight) else staged
+        kind.append((number, tight, view, size))
 
     places, moves, start = [], [], 0
     for number, tensor, view, size in (*staged, *direct):
@@ -184,24 +230,28 @@ def _apart(
         if size:
             moves.append(Move(as_bytes(tensor, size), start, size, staged=len(places) <= len(staged)))
         start += -(-size // ALIGNMENT) * ALIGNMENT
-    return Parcel(leaves, structure, places, moves, foreign, start)
+    return Parcel(leaves, structure, places, moves, *others, start)
 
 
-def _sort(leaves: list[Any], holds: Callable[[Any], bool]) -> tuple[list[tuple[int, Any]], list[int]]:
-    """Tell apart plain tensors of the host, things that know themselves how to travel, and all else."""
+def _sort(
+    leaves: list[Any], holds: Callable[[Any], bool]
+) -> tuple[list[tuple[int, Any]], list[int], list[int]]:
+    """Tell apart plain tensors of the host, what knows itself how to travel, what is there, and all else."""
     torch: Any = sys.modules.get("torch")
-    tensors, foreign = [], []
+    tensors, foreign, there = [], [], []
     for number, leaf in enumerate(leaves):
         if torch is not None and isinstance(leaf, torch.Tensor):
-            if holds(leaf):
-                continue
-            if is_plain(leaf):
+            if is_plain(leaf) and not holds(leaf):
                 tensors.append((number, leaf))
-            else:
-                foreign.append(number)
-        elif _has_way(leaf):
+                continue
+        elif not _has_way(leaf):
+            continue
+        found = [holds(tensor) for tensor in tensors_in(leaf)]
+        if any(found):
+            there.append(number)
+        if not (found and all(found) and isinstance(leaf, torch.Tensor)):
             foreign.append(number)
-    return tensors, foreign
+    return tensors, foreign, there
 
 
 def stays_whole(part: Any) -> bool:
@@ -239,7 +289,7 @@ def _fills(tensors: list[tuple[int, Any]], whole: Any) -> bool:
     return 2 * used >= int(whole.numel())
 
 
-def _dense(tensor: Any) -> Any:
+def dense(tensor: Any) -> Any:
     """Return a tensor that has no gaps or overlaps, with the same values; mostly the same one."""
     return tensor if tensor.is_contiguous() or _is_permuted(tensor) else tensor.contiguous()
 

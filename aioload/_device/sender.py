@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from .convert import laid_out, planned
 from .landing import Cargo, Entry
-from .pack import pack, tensors_in
+from .pack import pack, storages_in
 
 if TYPE_CHECKING:
     from ..stats import Counters
@@ -68,10 +68,12 @@ class Sender:
         torch: Any = sys.modules.get("torch")
         whole = None if cargo.whole is None or torch is None else torch.from_numpy(cargo.whole)
         parcel = pack(cargo.batch, self._device.holds, self._locked.is_locked, whole)
-        if not parcel.places and not parcel.foreign:
+        if not parcel.places and not parcel.foreign and not parcel.there:
             cargo.release()
             return Entry(cargo.finish(cargo.batch))
 
+        if parcel.there:  # made in this thread, on the stream that is its current one, and maybe not yet done
+            self._device.wait(self._stream, self._device.record(self._device.current_stream()))
         begun = self._device.record(self._stream, timed=True)
         found, block, size, stage = self._bring(parcel)
         for leaf in parcel.foreign:
@@ -83,7 +85,8 @@ class Sender:
             self._counters.add(device_staged=1)
         self._counters.add(device_batches=1, device_bytes=parcel.size)
         self._counters.set(locked_bytes=self._locked.registered_bytes)
-        foreign = [tensor for leaf in parcel.foreign for tensor in tensors_in(found[leaf])]
+        others = {leaf: found.get(leaf, parcel.leaves[leaf]) for leaf in (*parcel.foreign, *parcel.there)}
+        foreign = storages_in(list(others.values()), self._device.holds)
         self._flights.append(_Flight(cargo, parcel.moves, begun, done))
         return Entry(cargo.finish(parcel.build(found)), size, done, (block, *foreign))
 
@@ -119,7 +122,7 @@ class Sender:
         if works is None:
             found = {place.leaf: place.view.over(arrivals, place.start) for place in parcel.places}
             return found, arrivals, parcel.size, stage
-        if all(work.source == work.target for work in works):
+        if not any(work.needed for work in works):
             pairs = zip(works, parcel.places, strict=True)
             found = {work.leaf: work.target.over(arrivals, place.start) for work, place in pairs}
             return found, arrivals, parcel.size, stage

@@ -109,6 +109,10 @@ class SimulatedDevice:
         found: SimulatedStream = _streams().get(self, self._default)
         return found
 
+    def is_capturing(self) -> bool:
+        """Tell whether the calling thread captures."""
+        return self._capturing == threading.get_ident()
+
     @contextlib.contextmanager
     def on(self, stream: SimulatedStream) -> Iterator[None]:
         """Make a stream the calling thread's current one."""

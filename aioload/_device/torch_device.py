@@ -87,6 +87,11 @@ class TorchDevice:
         """Return the calling thread's stream on this device."""
         return self._module.current_stream(self.target)
 
+    def is_capturing(self) -> bool:
+        """Tell whether the calling thread's stream is being captured."""
+        tell = getattr(self._module, "is_current_stream_capturing", None)
+        return False if tell is None else bool(tell())
+
     def record(self, stream: Stream, *, timed: bool = False) -> Event:
         """Mark a place in a stream."""
         # blocking: a thread that waits for a copy must not keep a CPU busy
@@ -186,6 +191,10 @@ class PlainDevice:
     def current_stream(self) -> Stream:
         """Return what stands for a stream."""
         return None
+
+    def is_capturing(self) -> bool:
+        """There are no graphs."""
+        return False
 
     def record(self, stream: Stream, *, timed: bool = False) -> Event:
         """Note the time."""

@@ -76,6 +76,26 @@ def test_a_dtype_alone_keeps_the_values() -> None:
     assert scaled.equal(image.float() / 255)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_has_the_dtype_already_is_converted_too(dtype: Any) -> None:
+    """Mean and std are taken out, and as exactly as the dtype is."""
+    values = torch.arange(12, dtype=dtype).reshape(3, 4) + 1e6
+
+    found = Convert(dtype={"x": dtype}, mean=1e6, std=3).on_host({"x": values})["x"]
+
+    assert found.equal((values - 1e6) / 3)
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_a_picture_that_repeats_itself(channels_last: bool) -> None:
+    """Its rows are one in memory, and what comes out has its own."""
+    image = pictures(1, 1, 6, 3).expand(2, 8, 6, 3)
+
+    found = Convert(dtype=torch.float32, channels_last=channels_last).on_host([image])[0]
+
+    assert found.equal(image.float().permute(0, 3, 1, 2) if channels_last else image.float())
+
+
 def test_what_is_no_picture_stays() -> None:
     """Labels, masks of three dimensions, floats, texts."""
     batch = {"label": torch.arange(2), "mask": pictures(2, 8, 6), "box": torch.rand(2, 4), "name": ["a", "b"]}

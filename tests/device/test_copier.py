@@ -207,6 +207,73 @@ def test_batches_with_a_way_of_their_own(new_device: NewDevice) -> None:
     assert seen == {number: (number, number) for number in range(30)}
 
 
+class Half:
+    """A batch whose lengths stay on the host, as those of a PackedSequence do, and that has no `__dict__`."""
+
+    __slots__ = ("lengths", "values")
+
+    def __init__(self, values: Any, lengths: Any) -> None:
+        self.values, self.lengths = values, lengths
+
+    def to(self, device: Any, *, non_blocking: bool = False) -> Half:
+        return Half(Travelling(self.values).to(device, non_blocking=non_blocking).tensor, self.lengths)
+
+
+def test_a_thing_that_is_only_partly_brought(new_device: NewDevice) -> None:
+    """What it has on the device is kept for its user, what it has on the host is left alone."""
+    device, seen = new_device(seconds=random_times(5)), {}
+    things = [Half(device.pin(64).fill_(number), torch.ones(3)) for number in range(30)]
+
+    with opened(device) as copier:
+        landing = begun(copier, things)
+        for number in range(30):
+            thing = take(landing)
+            device.launch(noted(seen, number), thing.values)
+            assert thing.lengths is things[number].lengths
+            del thing
+        device.synchronize()
+
+    assert seen == {number: (number, number) for number in range(30)}
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_what_an_iterable_makes_on_the_device_is_waited_for(new_device: NewDevice, alone: bool) -> None:
+    """It was computed on the copy thread's own stream, of which the user's knows nothing."""
+    device, seen = new_device(seconds=random_times(6)), {}
+
+    def made() -> Iterator[Any]:
+        for number in range(30):
+            device.enter()
+            block = device.allocate(64, device.current_stream())
+            device.launch(lambda out, number=number: out.fill_(number), outs=[block])
+            yield {"made": block[3:]} if alone else {"made": block[3:], "n": torch.tensor(number)}
+            del block
+
+    with opened(device) as copier, device.on(device.open_stream()):
+        landing = begun(copier, made())
+        for number in range(30):
+            device.launch(noted(seen, number), take(landing)["made"])
+        device.synchronize()
+
+    assert seen == {number: (number, number) for number in range(30)}
+
+
+def test_tensors_of_a_batch_are_no_relations_for_autograd(new_device: NewDevice) -> None:
+    """One may be written to though another of the same block is needed for a backward pass."""
+    weight = torch.ones(4, requires_grad=True)
+
+    device = new_device()
+    with opened(device) as copier:
+        batch = take(begun(copier, [{"x": torch.full((4,), 3.0), "label": torch.zeros(4)}]))
+        device.synchronize()
+        loss = (weight * batch["x"]).sum()
+        batch["label"].add_(1)
+        loss.backward()
+
+    assert weight.grad is not None
+    assert weight.grad.tolist() == [3.0] * 4
+
+
 # The host's memory ------------------------------------------------------------------------------------
 
 
@@ -583,6 +650,75 @@ def test_a_pause_before_anything_began(new_device: NewDevice) -> None:
 
     assert calls == ["register"]
     assert found == [256] * 3
+
+
+def test_a_pause_within_a_pause(device: SimulatedDevice) -> None:
+    """Its end is not the end of the other: a batch that nobody could bring is an error still."""
+    with opened(device) as copier:
+        landing = begun(copier, [])
+        with copier.pause():
+            landing = begun(copier, numbered(1))
+            with copier.pause():
+                pass
+            with pytest.raises(ConfigError, match="before or after pause"):
+                landing.take_nowait()
+        found = take(landing, device)
+        device.advance(1)
+
+    assert found["x"].tolist() == [0] * 64
+
+
+def test_a_pause_that_another_thread_ends(device: SimulatedDevice) -> None:
+    """The one that began it may wait for batches again."""
+    with opened(device) as copier:
+        pause = copier.pause()
+        pause.__enter__()
+        landing = begun(copier, numbered(1))
+        thread = threading.Thread(target=pause.__exit__, args=(None, None, None))
+        thread.start()
+        thread.join()
+        found = take(landing, device)
+        device.advance(1)
+
+    assert found["x"].tolist() == [0] * 64
+
+
+def test_a_pause_that_is_interrupted_before_it_begins(
+    device: SimulatedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C while copies are waited for leaves no pause behind."""
+    with opened(device) as copier:
+        landing = begun(copier, numbered(3))
+        until(lambda: copier._sender.flights)
+        main, wait = threading.get_ident(), copier._changed.wait
+
+        def interrupted(timeout: float | None = None) -> bool:
+            if threading.get_ident() == main:
+                raise KeyboardInterrupt
+            return wait(timeout)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(copier._changed, "wait", interrupted)
+            with pytest.raises(KeyboardInterrupt), copier.pause():
+                pytest.fail("copies were under way")
+        device.advance(1)
+        batches = [take(landing, device)["x"] for _ in range(3)]
+        device.advance(1)
+
+    assert [int(x[0]) for x in batches] == [0, 1, 2]
+
+
+def test_no_batch_is_taken_into_a_graph(device: SimulatedDevice) -> None:
+    """Its events would never come to be, and asking for others breaks the capture; afterwards it is there."""
+    with opened(device) as copier:
+        landing = begun(copier, numbered(1))
+        until(lambda: landing.ready)
+        device.advance(1)
+        with copier.pause(), device.capture(), pytest.raises(ConfigError, match="captured"):
+            landing.take_nowait()
+        found = take(landing, device)
+
+    assert found["x"].tolist() == [0] * 64
 
 
 # Failures ---------------------------------------------------------------------------------------------

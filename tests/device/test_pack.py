@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 
-from aioload._device.pack import LARGE_BYTES, Parcel, as_bytes, pack, spread, tensors_in
+from aioload._device.pack import LARGE_BYTES, Parcel, as_bytes, pack, spread, storages_in, tensors_in
 from aioload._workers.layout import descriptor, tree_of, unpack_leaves
 from aioload._workers.layout import pack as lay_out
 
@@ -168,6 +168,32 @@ def test_tensors_are_found_in_things() -> None:
 
     assert [id(tensor) for tensor in tensors_in(graph)] == [id(a), id(b), id(c)]
     assert tensors_in("text") == []
+
+
+@pytest.mark.parametrize(
+    ("make", "parts"),
+    [
+        (lambda: torch.eye(4).to_sparse(), 2),
+        (lambda: torch.eye(4).to_sparse_csr(), 3),
+        (lambda: torch.eye(4).to_sparse_csc(), 3),
+        (lambda: torch.eye(4).to_sparse_bsr((2, 2)), 3),
+        (lambda: torch.eye(4).to_sparse_bsc((2, 2)), 3),
+        (lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(1)], layout=torch.jagged), 2),
+        (lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(1)]), 1),
+        (lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.quint8), 1),
+        (lambda: torch.nn.Parameter(torch.ones(3)), 1),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of what torch calls a prototype
+def test_the_memory_of_odd_tensors_is_found(make: Any, parts: int) -> None:
+    """Each piece by itself and plain, as an allocator knows nothing else; only what is on the device."""
+    tensor = make()
+
+    found = storages_in([tensor, tensor], lambda part: part.device.type == "cpu")
+
+    assert len(found) == parts
+    assert all(type(one) is torch.Tensor and one.dtype is torch.uint8 and one.numel() for one in found)
+    assert storages_in(tensor, no) == []
 
 
 @given(st.integers(0, 50), st.lists(st.integers(0, 120), max_size=5), st.integers(1, 60))

@@ -144,6 +144,54 @@ def test_a_data_loader_through_the_prefetcher(pin_memory: bool) -> None:
     assert torch.cat(found).tolist() == [64 * n for n in range(4000)]
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of what torch calls a prototype
+def test_odd_batches_arrive() -> None:
+    """Those that leave a part on the host, sparse and nested ones, and tensors made on the device."""
+    rows = [torch.ones(3), torch.ones(2)]
+
+    def batches() -> Iterator[Any]:
+        for number in range(20):
+            yield {
+                "packed": torch.nn.utils.rnn.pack_sequence([row * number for row in rows]),
+                "sparse": (torch.eye(64) * number).to_sparse(),
+                "nested": torch.nested.nested_tensor([row * number for row in rows], layout=torch.jagged),
+                "made": torch.full((1 << 20,), float(number), device="cuda")[7:],
+            }
+
+    found = []
+    with DevicePrefetcher(batches(), "cuda") as prefetcher, torch.cuda.stream(torch.cuda.Stream()):
+        for batch in prefetcher:
+            parts = (
+                batch["packed"].data.sum(),
+                torch.sparse.sum(batch["sparse"]),
+                batch["nested"].values().sum(),
+                batch["made"].max(),
+            )
+            found.append(torch.stack([part.reshape(()) for part in parts]))
+            del batch, parts
+        result = torch.stack(found).tolist()
+
+    assert result == [[5 * number, 64 * number, 5 * number, number] for number in range(20)]
+
+
+def test_no_batch_is_taken_into_a_graph() -> None:
+    """The capture goes on all the same, and the batch is there afterwards."""
+    graph, values = torch.cuda.CUDAGraph(), torch.ones(4, device="cuda")
+
+    with DevicePrefetcher([torch.arange(4)] * 3, "cuda") as prefetcher:
+        iterator = iter(prefetcher)
+        found = [next(iterator)]
+        with prefetcher.pause(), torch.cuda.graph(graph):
+            total = values.sum()
+            with pytest.raises(ConfigError):
+                next(iterator)
+        graph.replay()
+        found += list(iterator)
+
+    assert float(total) == 4
+    assert [batch.tolist() for batch in found] == [[0, 1, 2, 3]] * 3
+
+
 def test_a_failed_register_leaves_no_error() -> None:
     """Memory that is registered already: the call fails, and the next kernel knows nothing of it."""
     device, memory = (
