@@ -89,8 +89,7 @@ class Copier:
         self._thread = threading.Thread(target=self._run, name="aioload-copy", daemon=True)
         self._landing: Landing | None = None
         self._adopts: tuple[NDArray[np.uint8], Callable[[int, int], None]] | None = None
-        self._pauses = 0
-        self._paused_by: set[int] = set()  # threads, each of which would wait for itself
+        self._paused_by: list[int] = []  # threads, once for each pause: each would wait for itself
         # nothing is under way, and nothing will be done to the device before it has looked for pauses
         self._parked = True
         self._closing = self._left_behind = False
@@ -104,6 +103,7 @@ class Copier:
 
     def leave(self) -> None:
         """End the iteration that is under way; nobody is in its source any more when this returns."""
+        self.check_process()
         with self._changed:
             old, self._landing = self._landing, None
         if old is not None:
@@ -130,24 +130,27 @@ class Copier:
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
         """Do nothing to the device for a while: all copies are complete when it is entered."""
+        self.check_process()
+        caller = threading.get_ident()
         with self._changed:
-            self._pauses += 1
+            self._paused_by.append(caller)
             self._changed.notify_all()
-            while not self._parked and self._thread.is_alive():
-                self._changed.wait(_LIVENESS)
-            self._paused_by.add(threading.get_ident())
-        try:
+        try:  # Ctrl-C may come while it waits, and must not leave copies paused
+            with self._changed:
+                while not self._parked and self._thread.is_alive():
+                    self._changed.wait(_LIVENESS)
             yield
         finally:
             with self._changed:
-                self._pauses -= 1
-                self._paused_by.discard(threading.get_ident())
+                self._paused_by.remove(caller)
                 self._changed.notify_all()
 
     def check(self) -> None:
-        """Raise if the thread has died: whoever waits for it must not wait for ever."""
+        """Raise if the thread has died without a word: whoever waits for it must not wait for ever."""
         self.check_process()
-        if self._thread.ident is not None and not self._thread.is_alive():
+        landing = self._landing
+        said_why = landing is not None and landing.over  # the next step raises it
+        if self._thread.ident is not None and not self._thread.is_alive() and not said_why:
             raise ClosedError("the copy thread has ended, and with it this iteration; make a new loader")
 
     def check_process(self) -> None:
@@ -213,7 +216,7 @@ class Copier:
     def _await_pauses(self) -> None:
         """Wait until the device may be touched, and say that it will be."""
         with self._changed:
-            while self._pauses and not self._closing:
+            while self._paused_by and not self._closing:
                 self._changed.wait(_LIVENESS)
             self._parked = False
 
@@ -224,7 +227,7 @@ class Copier:
             with self._changed:
                 self._parked = True
                 self._changed.notify_all()
-                while not self._closing and (self._pauses or not self._has_work()):
+                while not self._closing and (self._paused_by or not self._has_work()):
                     self._changed.wait(_LIVENESS)
                 if self._closing:
                     return None
@@ -286,7 +289,7 @@ class Copier:
             with self._changed:
                 if self._closing or landing.over or landing is not self._landing:
                     return False
-                if not self._pauses and (not needs_room or self._has_room(landing)):
+                if not self._paused_by and (not needs_room or self._has_room(landing)):
                     self._parked = False
                     return True
                 if not self._sender.flights:
@@ -362,8 +365,8 @@ class Copier:
                 _log.debug("a device could not be left in order", exc_info=True)
         with self._changed:
             self._parked = True
+            self._adopts = None  # what was never page-locked must not keep the arena either
             self._changed.notify_all()
-        _open.discard(self)
 
 
 _open: weakref.WeakSet[Copier] = weakref.WeakSet()

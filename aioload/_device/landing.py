@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Set
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -98,7 +98,7 @@ class Landing:
         source: Source,
         device: Device,
         counters: Counters,
-        paused_by: Set[int],
+        paused_by: Collection[int],
     ) -> None:
         self.source = source
         self.due = 0
@@ -211,7 +211,7 @@ class Landing:
         """Let every take fail from now on, and drop what waits here. The first reason is kept."""
         with self._changed:
             if self._closed is None:
-                self._closed = error or ClosedError("the loader was closed")
+                self._closed = error or ClosedError("it was closed; make a new one to go on")
             # what is still being copied to is the copy stream's: it hands that out again after these copies
             self._ready.clear()
             self.bytes_ready = 0

@@ -83,9 +83,11 @@ class Sender:
             self._counters.add(device_staged=1)
         self._counters.add(device_batches=1, device_bytes=parcel.size)
         self._counters.set(locked_bytes=self._locked.registered_bytes)
-        foreign = [tensor for leaf in parcel.foreign for tensor in tensors_in(found[leaf])]
-        self._flights.append(_Flight(cargo, parcel.moves, begun, done))
-        return Entry(cargo.finish(parcel.build(found)), size, done, (block, *foreign))
+        there = (tensor for leaf in parcel.foreign for tensor in tensors_in(found[leaf]))
+        blocks = (block, *filter(self._device.holds, there))  # some leave a part of them on the host
+        entry = Entry(cargo.finish(parcel.build(found)), size, done, blocks)
+        self._flights.append(_Flight(cargo, parcel.moves, begun, done))  # last: what fails releases the cargo
+        return entry
 
     def reap(self, left: int) -> None:
         """Wait until no more than `left` copies are under way, and let go of what the others have read."""
