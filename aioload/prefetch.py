@@ -144,7 +144,7 @@ class DevicePrefetcher:
     def _begin(self) -> _Copied | _Direct:
         self._check_open()
         if self._copier is None:
-            return _Direct(iter(self._iterable), self._convert)
+            return _Direct(self, iter(self._iterable), self._convert, self._counters)
         self._copier.leave()  # what is iterated anew may be the very object that the thread is in
         landing = self._copier.begin(FromIterable(self._iterable))
         return _Copied(self, landing, self._copier, self._counters)
@@ -206,7 +206,9 @@ class _Copied:
             self._counters.pause()
             raise
         except Exception:
-            self._over = True
+            self._over = (
+                self._landing.over and not self._landing.ready
+            )  # a pause that is in the way ends nothing
             self._counters.pause()
             raise
         self._counters.leave(arrived, 0, 0)
@@ -216,9 +218,13 @@ class _Copied:
 class _Direct:
     """The batches of one iteration where they are."""
 
-    def __init__(self, batches: Iterator[Any], convert: Convert) -> None:
+    def __init__(
+        self, owner: DevicePrefetcher, batches: Iterator[Any], convert: Convert, counters: Counters
+    ) -> None:
+        self._owner = owner
         self._batches = batches
         self._convert = convert
+        self._counters = counters
 
     def __iter__(self) -> _Direct:
         return self
@@ -227,7 +233,15 @@ class _Direct:
         return self
 
     def __next__(self) -> Any:
-        return self._convert.on_host(next(self._batches))
+        self._owner._check_open()
+        arrived = self._counters.arrive()
+        try:
+            batch = self._convert.on_host(next(self._batches))
+        except Exception:
+            self._counters.pause()
+            raise
+        self._counters.leave(arrived, 0, 0)
+        return batch
 
     async def __anext__(self) -> Any:
         await anyio.lowlevel.checkpoint()

@@ -87,6 +87,9 @@ def test_without_a_device_there_is_no_thread(device: Any, take: Callable[[Any], 
     assert first is batches[0]
     assert [id(batch) for batch in found] == [id(batch) for batch in batches]
     assert threads == []
+    assert (prefetcher.stats().batches, prefetcher.stats().device_batches) == (4, 0)
+    with pytest.raises(ClosedError):
+        next(iterator)
 
 
 def test_conversion_is_the_same_with_and_without_a_device() -> None:
@@ -239,7 +242,7 @@ def test_an_iteration_that_has_ended_is_nobodys() -> None:
 
 
 def test_a_fork_leaves_the_thread_to_the_parent(tmp_path: Path) -> None:
-    """The child says so at its next step and ends by itself, though a lock was held when it was made."""
+    """The child says so at whatever it does, and ends by itself, though a lock was held when it was made."""
     script = """
     import os, sys, threading
     import torch
@@ -261,10 +264,13 @@ def test_a_fork_leaves_the_thread_to_the_parent(tmp_path: Path) -> None:
     held.wait()
     child = os.fork()
     if not child:
-        try:
-            next(batches)
-        except ClosedError as error:
-            sys.exit(7 if "forked" in str(error) else 8)
+        refused = 0
+        for use in (lambda: next(batches), lambda: iter(prefetcher), lambda: prefetcher.pause().__enter__()):
+            try:
+                use()
+            except ClosedError as error:
+                refused += "forked" in str(error)
+        sys.exit(4 + refused)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     go.set()
     thread.join()
@@ -295,6 +301,18 @@ def test_a_pause_leaves_the_device_alone() -> None:
         found = [next(iterator)]
         with prefetcher.pause(), device.capture():
             device.launch(lambda tensor: None, found[0]["x"])
+        found += list(iterator)
+        device.synchronize()
+
+    assert [int(batch["x"][0]) for batch in found] == list(range(9))
+
+
+def test_a_step_that_a_pause_holds_up_ends_nothing() -> None:
+    """The error says so, and afterwards every batch still comes."""
+    with simulated() as device, DevicePrefetcher(numbered(9), device) as prefetcher:
+        iterator, found = iter(prefetcher), []
+        with prefetcher.pause(), pytest.raises(ConfigError, match="before or after pause"):
+            found.extend(iterator)
         found += list(iterator)
         device.synchronize()
 
