@@ -93,6 +93,7 @@ class Copier:
         # nothing is under way, and nothing will be done to the device before it has looked for pauses
         self._parked = True
         self._closing = self._left_behind = False
+        self._failure: Exception | None = None  # what the thread died of
         self._process = _process
 
     def adopt(self, memory: NDArray[np.uint8], touch: Callable[[int, int], None]) -> None:
@@ -121,7 +122,7 @@ class Copier:
         landing = Landing(self._changed, source, self._device, self._counters, self._paused_by)
         with self._changed:
             if self._closing:
-                raise ClosedError("it was closed; make a new one to go on")
+                raise self._failure or ClosedError("it was closed; make a new one to go on")
             self._landing = landing
             self._start()
             self._changed.notify_all()
@@ -349,9 +350,9 @@ class Copier:
             self._sender.add_up(landing.stalls)
 
     def _fail(self, error: Exception) -> None:
-        """End the iteration with what the thread died of."""
+        """End the iteration with what the thread died of, and refuse others with it."""
         with self._changed:
-            self._closing, landing = True, self._landing
+            self._closing, self._failure, landing = True, error, self._landing
         if landing is not None:
             landing.finish(error)
 

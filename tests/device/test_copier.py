@@ -779,7 +779,7 @@ def test_a_thread_that_cannot_begin_says_so(device: SimulatedDevice) -> None:
         copier.check()  # has nothing to add: the next step says why
         with pytest.raises(RuntimeError, match="no such device any more"):
             take(landing)
-        with pytest.raises(ClosedError):
+        with pytest.raises(RuntimeError, match="no such device any more"):
             begun(copier, numbered(3))
 
 
