@@ -34,13 +34,15 @@ class DevicePrefetcher:
     Iterate over it with `for` or `async for`; each iteration goes through the iterable once, in the copy
     thread, a little ahead. Tensors in dicts, lists, tuples and dataclasses are copied, in few copies; what
     has a method `to` is asked for `to(device, non_blocking=True)`; all else is passed on. A batch is ready
-    for the stream that is current when it is taken, and yours to keep. A `Loader` takes the device itself.
+    for the stream that is current when it is taken, and yours to keep; its tensors share one block, so of a
+    small one that you keep for long, keep a clone. A `Loader` takes the device itself.
 
     Args:
         iterable: gives batches, such as a torch `DataLoader`. Pinned memory helps: what is not pinned is
             copied once more.
-        device: as `torch.device` takes it, such as "cuda" (the current one) or "cuda:1". With None or "cpu"
-            batches stay where they are, and there is no thread.
+        device: as `torch.device` takes it, such as "cuda" (the one that is current when this is made) or
+            "cuda:1". With None or "cpu" batches stay where they are, and there is no thread: each step asks
+            the iterable itself.
         depth: batches that may wait on the device.
         max_bytes: that these may take, unless it is a single one.
         channels_last: give tensors of four dimensions as (N, C, H, W) in torch's channels_last memory format;
@@ -97,7 +99,8 @@ class DevicePrefetcher:
     def pause(self) -> AbstractContextManager[None]:
         """Return a context in which nothing is done to the device, as for the capture of a CUDA graph.
 
-        All copies are complete when it is entered. Batches that are ready by then can be taken inside.
+        All copies are complete when it is entered. Batches that are ready by then can be taken inside, though
+        not during the capture itself, of which the events of a step would become a part.
         """
         return nullcontext() if self._copier is None else self._copier.pause()
 
