@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from ..errors import ClosedError
-from .landing import Cargo, Entry, Landing, Source
+from .landing import Cargo, Entry, Landing, Source, Who, who
 from .locked import Locked
 from .sender import Sender
 
@@ -89,7 +89,7 @@ class Copier:
         self._thread = threading.Thread(target=self._run, name="aioload-copy", daemon=True)
         self._landing: Landing | None = None
         self._adopts: tuple[NDArray[np.uint8], Callable[[int, int], None]] | None = None
-        self._paused_by: list[int] = []  # threads, once for each pause: each would wait for itself
+        self._paused_by: list[Who] = []  # once for each pause: they would wait for themselves
         # nothing is under way, and nothing will be done to the device before it has looked for pauses
         self._parked = True
         self._closing = self._left_behind = False
@@ -132,7 +132,7 @@ class Copier:
     def pause(self) -> Iterator[None]:
         """Do nothing to the device for a while: all copies are complete when it is entered."""
         self.check_process()
-        caller = threading.get_ident()
+        caller = who()
         with self._changed:
             self._paused_by.append(caller)
             self._changed.notify_all()

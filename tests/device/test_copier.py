@@ -583,7 +583,7 @@ def test_what_is_ready_can_be_taken_while_paused(device: SimulatedDevice) -> Non
         with copier.pause():
             found = [int(take(landing)["x"][0]) for _ in range(2)]
             with pytest.raises(ConfigError, match="before or after pause"):
-                landing.take_nowait()
+                take(landing)
         device.advance(1)
 
     assert found == [0, 1]
@@ -597,7 +597,7 @@ def test_pauses_can_be_nested(device: SimulatedDevice) -> None:
                 pass
             landing = copier.begin(Slot(device, 1))
             with pytest.raises(ConfigError, match="before or after pause"):
-                landing.take_nowait()
+                take(landing)
             calls = list(device.calls)
         found = take(landing, device)["x"].numel()
 
