@@ -107,9 +107,11 @@ class Loader:
             take no more than a quarter of its memory. Without workers files are read in any case.
         rank: of this process; by default what torch.distributed says, else `RANK`, else 0.
         world_size: ranks in all; by default what torch.distributed says, else `WORLD_SIZE`, else 1.
-        device: where batches arrive, as `torch.device` takes it: "cuda" (the current one), "cuda:1". A thread
-            copies them on a stream of its own, while you work with those before. With None or "cpu" they stay
-            in memory, and there is no such thread.
+        device: where batches arrive, as `torch.device` takes it: "cuda" (the one that is current when the
+            loader is made), "cuda:1". A thread copies them on a stream of its own, while you work with those
+            before; two batches (one, if they take more than 1 GiB) wait there at most. The tensors of a batch
+            share one block: of a small one that you keep for long, keep a clone. With None or "cpu" batches
+            stay in memory, and there is no such thread.
         channels_last: give tensors of four dimensions as (N, C, H, W) in torch's channels_last memory format;
             those of decoded pictures, (N, H, W, C), are that already. Done on the device, as the next is.
         dtype: floating-point dtype that pictures (uint8, four dimensions) get; or a dict of dtypes by field,

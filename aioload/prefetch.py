@@ -34,13 +34,15 @@ class DevicePrefetcher:
     Iterate over it with `for` or `async for`; each iteration goes through the iterable once, in the copy
     thread, a little ahead. Tensors in dicts, lists, tuples and dataclasses are copied, in few copies; what
     has a method `to` is asked for `to(device, non_blocking=True)`; all else is passed on. A batch is ready
-    for the stream that is current when it is taken, and yours to keep. A `Loader` takes the device itself.
+    for the stream that is current when it is taken, and yours to keep; its tensors share one block, so of a
+    small one that you keep for long, keep a clone. A `Loader` takes the device itself.
 
     Args:
         iterable: gives batches, such as a torch `DataLoader`. Pinned memory helps: what is not pinned is
             copied once more.
-        device: as `torch.device` takes it, such as "cuda" (the current one) or "cuda:1". With None or "cpu"
-            batches stay where they are, and there is no thread.
+        device: as `torch.device` takes it, such as "cuda" (the one that is current when this is made) or
+            "cuda:1". With None or "cpu" batches stay where they are, and there is no thread: each step asks
+            the iterable itself.
         depth: batches that may wait on the device.
         max_bytes: that these may take, unless it is a single one.
         channels_last: give tensors of four dimensions as (N, C, H, W) in torch's channels_last memory format;
@@ -145,7 +147,7 @@ class DevicePrefetcher:
     def _begin(self) -> _Copied | _Direct:
         self._check_open()
         if self._copier is None:
-            return _Direct(iter(self._iterable), self._convert)
+            return _Direct(self, iter(self._iterable), self._convert, self._counters)
         self._copier.leave()  # what is iterated anew may be the very object that the thread is in
         landing = self._copier.begin(FromIterable(self._iterable))
         return _Copied(self, landing, self._copier, self._counters)
@@ -220,9 +222,13 @@ class _Copied:
 class _Direct:
     """The batches of one iteration where they are."""
 
-    def __init__(self, batches: Iterator[Any], convert: Convert) -> None:
+    def __init__(
+        self, owner: DevicePrefetcher, batches: Iterator[Any], convert: Convert, counters: Counters
+    ) -> None:
+        self._owner = owner
         self._batches = batches
         self._convert = convert
+        self._counters = counters
 
     def __iter__(self) -> _Direct:
         return self
@@ -231,7 +237,15 @@ class _Direct:
         return self
 
     def __next__(self) -> Any:
-        return self._convert.on_host(next(self._batches))
+        self._owner._check_open()
+        arrived = self._counters.arrive()
+        try:
+            batch = self._convert.on_host(next(self._batches))
+        except Exception:
+            self._counters.pause()
+            raise
+        self._counters.leave(arrived, 0, 0)
+        return batch
 
     async def __anext__(self) -> Any:
         await anyio.lowlevel.checkpoint()

@@ -89,7 +89,7 @@ class LoaderStats:
     device_batches: int = 0
     """Batches that were copied to a device."""
     device_bytes: int = 0
-    """Bytes that were copied there."""
+    """Bytes that were copied there, but for those of things that have a `to` of their own."""
     device_seconds: float = 0.0
     """The device's time in these copies, and in the conversion that follows them."""
     device_stall_seconds: float = 0.0

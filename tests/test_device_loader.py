@@ -378,6 +378,22 @@ def test_an_error_of_the_device_is_raised(
     assert len(again) == 10
 
 
+@pytest.mark.parametrize("take", FACES)
+def test_a_device_that_cannot_be_opened_is_told(
+    hundred: Path, device: SimulatedDevice, take: Callable[[Loader], list[Any]]
+) -> None:
+    """By its own error, though the thread began and ended before anybody iterated; nothing is left."""
+    before = leaks.observe()
+    device.broken["open_stream"] = RuntimeError("all of its memory is in use")
+
+    with Loader(hundred, batch_size=10, num_workers=0, device=device).sync() as loader:
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="all of its memory is in use"):
+                take(loader._loader)
+
+    assert leaks.leftovers(before) == []
+
+
 def test_memory_that_cannot_be_locked(large: Path) -> None:
     """One warning, and the same batches through staging buffers."""
     device = SimulatedDevice(seconds=some_time(), can_register=False)

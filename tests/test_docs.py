@@ -63,6 +63,19 @@ def test_the_example_of_a_bucket(tmp_path: Path, seaweed: Seaweed, monkeypatch: 
     assert end == (0, "")
 
 
+def test_tests_that_the_design_names_are_there() -> None:
+    """What a promise is said to be held by exists, under that name."""
+    named = set(re.findall(r"`(test_\w+)[`\[]", (ROOT / "DESIGN.md").read_text()))
+    there = {
+        name
+        for module in (ROOT / "tests").rglob("test_*.py")
+        for name in (module.stem, *re.findall(r"def (test_\w+)\(", module.read_text()))
+    }
+
+    assert len(named) > 20
+    assert named - there == set()
+
+
 def test_an_example_takes_another_folder(tmp_path: Path) -> None:
     """`--data` says where an example puts its files."""
     end = _run([sys.executable, str(EXAMPLES[0]), "--data", str(tmp_path / "elsewhere")], tmp_path)

@@ -87,6 +87,9 @@ def test_without_a_device_there_is_no_thread(device: Any, take: Callable[[Any], 
     assert first is batches[0]
     assert [id(batch) for batch in found] == [id(batch) for batch in batches]
     assert threads == []
+    assert (prefetcher.stats().batches, prefetcher.stats().device_batches) == (4, 0)
+    with pytest.raises(ClosedError):
+        next(iterator)
 
 
 def test_conversion_is_the_same_with_and_without_a_device() -> None:
@@ -321,17 +324,42 @@ def test_a_pause_leaves_the_device_alone() -> None:
     assert [int(batch["x"][0]) for batch in found] == list(range(9))
 
 
-def test_a_pause_ends_no_iteration() -> None:
-    """A batch that cannot be had in it can be had after it."""
+async def test_a_pause_of_a_neighbour_is_waited_for() -> None:
+    """A task gets its batch after another task's pause; in a pause of its own waiting is an error."""
+    gate = threading.Event()
+
+    def batches() -> Iterator[Any]:
+        yield torch.zeros(4)
+        gate.wait(10)
+        yield torch.ones(4)
+
+    with simulated() as device:
+        async with DevicePrefetcher(batches(), device) as prefetcher:
+            iterator = aiter(prefetcher)
+            await anext(iterator)
+            neighbour = asyncio.create_task(anext(iterator))
+            with prefetcher.pause():
+                await asyncio.sleep(0)
+                waits = not neighbour.done()
+                with pytest.raises(ConfigError, match="before or after pause"):
+                    await anext(iterator)
+            gate.set()
+            found = await neighbour
+            device.synchronize()
+
+    assert waits
+    assert found.tolist() == [1, 1, 1, 1]
+
+
+def test_a_step_that_a_pause_holds_up_ends_nothing() -> None:
+    """The error says so, and afterwards every batch still comes."""
     with simulated() as device, DevicePrefetcher(numbered(9), device) as prefetcher:
-        iterator = iter(prefetcher)
-        found = []
+        iterator, found = iter(prefetcher), []
         with prefetcher.pause(), pytest.raises(ConfigError, match="before or after pause"):
             found.extend(iterator)
-        ready = len(found)
         found += list(iterator)
+        device.synchronize()
 
-    assert ready < 9
     assert [int(batch["x"][0]) for batch in found] == list(range(9))
 
 

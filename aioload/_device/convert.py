@@ -36,7 +36,7 @@ class Work:
     source: View
     target: View
     cast: bool
-    """Whether mean and std are taken out."""
+    """Whether it gets another dtype, and mean and std are taken out."""
     axis: int
     """Of the channels."""
     needed: bool

@@ -26,7 +26,6 @@ import threading
 import time
 import traceback
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
@@ -34,7 +33,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from ..errors import ClosedError
-from .landing import Cargo, Entry, Landing, Source
+from .landing import Cargo, Entry, Landing, Source, Who, who
 from .locked import Locked
 from .sender import Sender
 
@@ -90,11 +89,11 @@ class Copier:
         self._thread = threading.Thread(target=self._run, name="aioload-copy", daemon=True)
         self._landing: Landing | None = None
         self._adopts: tuple[NDArray[np.uint8], Callable[[int, int], None]] | None = None
-        self._pauses = 0
-        self._paused_by: Counter[int] = Counter()  # threads, each of which would wait for itself
+        self._paused_by: list[Who] = []  # once for each pause: they would wait for themselves
         # nothing is under way, and nothing will be done to the device before it has looked for pauses
         self._parked = True
         self._closing = self._left_behind = False
+        self._failure: Exception | None = None  # what the thread died of
         self._process = _process
 
     def adopt(self, memory: NDArray[np.uint8], touch: Callable[[int, int], None]) -> None:
@@ -123,7 +122,7 @@ class Copier:
         landing = Landing(self._changed, source, self._device, self._counters, self._paused_by)
         with self._changed:
             if self._closing:
-                raise ClosedError("it was closed; make a new one to go on")
+                raise self._failure or ClosedError("it was closed; make a new one to go on")
             self._landing = landing
             self._start()
             self._changed.notify_all()
@@ -133,28 +132,26 @@ class Copier:
     def pause(self) -> Iterator[None]:
         """Do nothing to the device for a while: all copies are complete when it is entered."""
         self.check_process()
-        thread = threading.get_ident()  # another one may leave it
+        caller = who()
         with self._changed:
-            self._pauses += 1
-            self._paused_by[thread] += 1
+            self._paused_by.append(caller)
             self._changed.notify_all()
-        try:
+        try:  # Ctrl-C may come while it waits, and must not leave copies paused
             with self._changed:
                 while not self._parked and self._thread.is_alive():
                     self._changed.wait(_LIVENESS)
             yield
         finally:
             with self._changed:
-                self._pauses -= 1
-                self._paused_by[thread] -= 1
-                if not self._paused_by[thread]:
-                    del self._paused_by[thread]
+                self._paused_by.remove(caller)
                 self._changed.notify_all()
 
     def check(self) -> None:
-        """Raise if the thread has died: whoever waits for it must not wait for ever."""
+        """Raise if the thread has died without a word: whoever waits for it must not wait for ever."""
         self.check_process()
-        if self._thread.ident is not None and not self._thread.is_alive():
+        landing = self._landing
+        said_why = landing is not None and landing.over  # the next step raises it
+        if self._thread.ident is not None and not self._thread.is_alive() and not said_why:
             raise ClosedError("the copy thread has ended, and with it this iteration; make a new loader")
 
     def check_process(self) -> None:
@@ -220,7 +217,7 @@ class Copier:
     def _await_pauses(self) -> None:
         """Wait until the device may be touched, and say that it will be."""
         with self._changed:
-            while self._pauses and not self._closing:
+            while self._paused_by and not self._closing:
                 self._changed.wait(_LIVENESS)
             self._parked = False
 
@@ -231,7 +228,7 @@ class Copier:
             with self._changed:
                 self._parked = True
                 self._changed.notify_all()
-                while not self._closing and (self._pauses or not self._has_work()):
+                while not self._closing and (self._paused_by or not self._has_work()):
                     self._changed.wait(_LIVENESS)
                 if self._closing:
                     return None
@@ -293,7 +290,7 @@ class Copier:
             with self._changed:
                 if self._closing or landing.over or landing is not self._landing:
                     return False
-                if not self._pauses and (not needs_room or self._has_room(landing)):
+                if not self._paused_by and (not needs_room or self._has_room(landing)):
                     self._parked = False
                     return True
                 if not self._sender.flights:
@@ -353,9 +350,9 @@ class Copier:
             self._sender.add_up(landing.stalls)
 
     def _fail(self, error: Exception) -> None:
-        """End the iteration with what the thread died of."""
+        """End the iteration with what the thread died of, and refuse others with it."""
         with self._changed:
-            self._closing, landing = True, self._landing
+            self._closing, self._failure, landing = True, error, self._landing
         if landing is not None:
             landing.finish(error)
 
@@ -369,8 +366,8 @@ class Copier:
                 _log.debug("a device could not be left in order", exc_info=True)
         with self._changed:
             self._parked = True
+            self._adopts = None  # what was never page-locked must not keep the arena either
             self._changed.notify_all()
-        _open.discard(self)
 
 
 _open: weakref.WeakSet[Copier] = weakref.WeakSet()

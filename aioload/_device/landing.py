@@ -7,10 +7,11 @@ is told to wait for the copy.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Container
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -22,7 +23,18 @@ if TYPE_CHECKING:
     from ..stats import Counters
     from .interface import Device, Event
 
-__all__ = ["Cargo", "Entry", "Landing", "Source"]
+__all__ = ["Cargo", "Entry", "Landing", "Source", "Who", "who"]
+
+Who = tuple[int, object]
+"""A thread, and the task that runs in it, if one does: who waits for itself, and who for a neighbour."""
+
+
+def who() -> Who:
+    """Return who calls."""
+    try:
+        return threading.get_ident(), asyncio.current_task()
+    except RuntimeError:
+        return threading.get_ident(), None
 
 
 @dataclass(eq=False, slots=True)
@@ -89,7 +101,7 @@ class Landing:
         source: where they come from.
         device: where they are copied to.
         counters: told of waits.
-        paused_by: threads that have paused copies.
+        paused_by: who has paused copies.
     """
 
     def __init__(
@@ -98,7 +110,7 @@ class Landing:
         source: Source,
         device: Device,
         counters: Counters,
-        paused_by: Container[int],
+        paused_by: Collection[Who],
     ) -> None:
         self.source = source
         self.due = 0
@@ -196,12 +208,14 @@ class Landing:
         """Block until there is something to take, or for `timeout` seconds."""
         with self._changed:
             if not self._has_news():
+                self._refuse(any(thread == threading.get_ident() for thread, _ in self._paused_by))
                 self._changed.wait(timeout)
 
     def call_when_ready(self, waker: Callable[[], object]) -> None:
         """Have a callable called once, from any thread, when there is something to take."""
         with self._changed:
             if not self._has_news():
+                self._refuse(who() in self._paused_by)  # a task that waits does not hold up its neighbours
                 self._wakers.append(waker)
                 return
         waker()
@@ -216,7 +230,7 @@ class Landing:
         """Let every take fail from now on, and drop what waits here. The first reason is kept."""
         with self._changed:
             if self._closed is None:
-                self._closed = error or ClosedError("the loader was closed")
+                self._closed = error or ClosedError("it was closed; make a new one to go on")
             # what is still being copied to is the copy stream's: it hands that out again after these copies
             self._ready.clear()
             self.bytes_ready = 0
@@ -239,9 +253,12 @@ class Landing:
     def _has_news(self) -> bool:
         return bool(self._ready) or self.over or self.source.calls
 
-    def _begin_wait(self) -> None:
-        if threading.get_ident() in self._paused_by:
+    def _refuse(self, paused: bool) -> None:
+        """Raise where whoever would wait has paused the copies itself."""
+        if paused:
             raise ConfigError("no batch is ready while copies are paused; take it before or after pause()")
+
+    def _begin_wait(self) -> None:
         if self._waits is None:
             self._waits = time.perf_counter(), self._starved_so_far()
 

@@ -86,9 +86,10 @@ class Sender:
         self._counters.add(device_batches=1, device_bytes=parcel.size)
         self._counters.set(locked_bytes=self._locked.registered_bytes)
         others = {leaf: found.get(leaf, parcel.leaves[leaf]) for leaf in (*parcel.foreign, *parcel.there)}
-        foreign = storages_in(list(others.values()), self._device.holds)
-        self._flights.append(_Flight(cargo, parcel.moves, begun, done))
-        return Entry(cargo.finish(parcel.build(found)), size, done, (block, *foreign))
+        blocks = (block, *storages_in(list(others.values()), self._device.holds))
+        entry = Entry(cargo.finish(parcel.build(found)), size, done, blocks)
+        self._flights.append(_Flight(cargo, parcel.moves, begun, done))  # last: what fails releases the cargo
+        return entry
 
     def reap(self, left: int) -> None:
         """Wait until no more than `left` copies are under way, and let go of what the others have read."""

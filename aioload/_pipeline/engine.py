@@ -169,7 +169,7 @@ class Engine:
         return self._thread.is_alive() and self._thread is not threading.current_thread()
 
     def _taken(self, item: Item) -> None:
-        """Note, in the user's thread, that a step was taken."""
+        """Note, in the thread that takes, that a step was taken."""
         # looked up each time: an iterator that the user keeps must not keep the arena
         turns = self._turns
         if turns is not None:

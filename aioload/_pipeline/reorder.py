@@ -67,7 +67,7 @@ class Handover(Generic[T]):
     Args:
         first: the first step.
         stop: the step after the last.
-        on_take: called in the user's thread with each item that is taken.
+        on_take: called in the thread that takes, with each item.
     """
 
     def __init__(self, first: int, stop: int, on_take: Callable[[T], None]) -> None:

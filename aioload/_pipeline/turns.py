@@ -80,7 +80,7 @@ class Turns:
             self._go_ahead(self._current)
 
     def taken(self, item: Item) -> None:
-        """Note, from the user's thread, that a step was taken."""
+        """Note, from the thread that takes (with a device the copy thread), that a step was taken."""
         memory, passes = self._house.memory, (self._current, self._ahead)
         if isinstance(item, Delivery) and self._house.settings.device is None:
             if item.lease is not None:

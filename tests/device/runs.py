@@ -47,7 +47,7 @@ def rests(copier: Copier, device: SimulatedDevice) -> bool:
             return True
         if not copier._parked or copier._closing or copier._adopts is not None:
             return False
-        if copier._pauses or landing is None or landing.over:
+        if copier._paused_by or landing is None or landing.over:
             return True
         if landing.starving_since is not None:
             return False  # all sources of these tests have what they give at once

@@ -542,9 +542,10 @@ def test_copies_hide_behind_steps(new_device: NewDevice) -> None:
     device.seconds_of = lambda kind, size: 0.005 if kind == "copy" else 0.0
 
     with opened(device, counters) as copier:
-        landing = copier.begin(Slot(device, 60))
+        landing, ready = copier.begin(Slot(device, 60)), []
         for _ in range(60):
             device.advance(0)
+            ready.append(landing.ready)
             batch = take(landing)
             step = device.launch(lambda tensor: None, batch["x"], seconds=0.020)
             device.finish(step)  # as a loop that looks at its loss
@@ -554,6 +555,7 @@ def test_copies_hide_behind_steps(new_device: NewDevice) -> None:
     assert stats.device_seconds == pytest.approx(60 * 0.005)
     assert stats.device_stall_seconds <= 0.005 + 1e-9
     assert stats.device_overlap >= 0.95
+    assert 0 not in ready  # so the host waits for none
 
 
 def test_copies_that_are_too_slow_are_told(new_device: NewDevice) -> None:
@@ -629,10 +631,49 @@ def test_what_is_ready_can_be_taken_while_paused(device: SimulatedDevice) -> Non
         with copier.pause():
             found = [int(take(landing)["x"][0]) for _ in range(2)]
             with pytest.raises(ConfigError, match="before or after pause"):
-                landing.take_nowait()
+                take(landing)
         device.advance(1)
 
     assert found == [0, 1]
+
+
+def test_pauses_can_be_nested(device: SimulatedDevice) -> None:
+    """The end of the inner one ends nothing: also then nobody waits for what cannot come."""
+    with opened(device) as copier:
+        with copier.pause():
+            with copier.pause():
+                pass
+            landing = copier.begin(Slot(device, 1))
+            with pytest.raises(ConfigError, match="before or after pause"):
+                take(landing)
+            calls = list(device.calls)
+        found = take(landing, device)["x"].numel()
+
+    assert calls == ["register"]
+    assert found == 256
+
+
+def test_a_pause_that_is_interrupted_is_over(
+    device: SimulatedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C while it waits for copies: they go on afterwards."""
+    device.seconds_of = lambda kind, size: 1.0 if kind == "copy" else 0.0
+
+    def interrupted(timeout: float) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    with opened(device) as copier:
+        landing = copier.begin(Slot(device, 9))
+        until(lambda: device.waiting)
+        with copier._changed:  # the copy thread waits for the device, and nobody else here
+            monkeypatch.setattr(copier._changed, "wait", interrupted)
+            with pytest.raises(KeyboardInterrupt), copier.pause():
+                pass
+        found = [int(take(landing, device)["x"].numel()) for _ in range(9)]
+        device.advance(9)
+
+    assert found == [256] * 9
 
 
 def test_a_pause_before_anything_began(new_device: NewDevice) -> None:
@@ -650,22 +691,6 @@ def test_a_pause_before_anything_began(new_device: NewDevice) -> None:
 
     assert calls == ["register"]
     assert found == [256] * 3
-
-
-def test_a_pause_within_a_pause(device: SimulatedDevice) -> None:
-    """Its end is not the end of the other: a batch that nobody could bring is an error still."""
-    with opened(device) as copier:
-        landing = begun(copier, [])
-        with copier.pause():
-            landing = begun(copier, numbered(1))
-            with copier.pause():
-                pass
-            with pytest.raises(ConfigError, match="before or after pause"):
-                landing.take_nowait()
-        found = take(landing, device)
-        device.advance(1)
-
-    assert found["x"].tolist() == [0] * 64
 
 
 def test_a_pause_that_another_thread_ends(device: SimulatedDevice) -> None:
@@ -764,6 +789,26 @@ def test_an_error_of_the_device_takes_its_batchs_place(device: SimulatedDevice, 
     assert "batch 0 was copied to simulated:0" in caught.value.__notes__[0]
 
 
+def test_a_batch_that_cannot_be_rebuilt_is_let_go_once(device: SimulatedDevice) -> None:
+    """Its copies have run by then, and nothing is left to be released with a later batch."""
+    released: list[bool] = []
+
+    def fail(batch: Any) -> Any:
+        raise OddError("of a container")
+
+    class Odd(Slot):
+        def take(self) -> Cargo:
+            cargo = super().take()
+            return Cargo(cargo.batch, cargo.whole, fail, lambda: released.append(True))
+
+    with opened(device) as copier:
+        landing = copier.begin(Odd(device, 1))
+        with pytest.raises(OddError, match="of a container"):
+            take(landing, device)
+
+    assert released == [True]
+
+
 def test_a_copy_that_was_begun_is_waited_for_when_the_next_fails(device: SimulatedDevice) -> None:
     """Memory that the first half of a batch is still read from is not given back with the error."""
     released: list[bool] = []
@@ -831,14 +876,12 @@ def test_a_thread_that_cannot_begin_says_so(device: SimulatedDevice) -> None:
 
     with opened(device) as copier:
         landing = begun(copier, numbered(3))
+        until(lambda: not copier._thread.is_alive())
+        copier.check()  # has nothing to add: the next step says why
         with pytest.raises(RuntimeError, match="no such device any more"):
             take(landing)
-        until(lambda: not copier._thread.is_alive())
-        with pytest.raises(ClosedError, match="copy thread has ended"):
-            copier.check()
-
-
-# Ending -----------------------------------------------------------------------------------------------
+        with pytest.raises(RuntimeError, match="no such device any more"):
+            begun(copier, numbered(3))
 
 
 def test_a_new_iteration_takes_over(device: SimulatedDevice) -> None:
