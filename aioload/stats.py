@@ -166,15 +166,6 @@ class Counters:
         arrived = self._arrived_at
         return self._values["wait_seconds"] + (0.0 if arrived is None else time.perf_counter() - arrived)
 
-    @property
-    def pace(self) -> float | None:
-        """Seconds that the user has taken for a batch so far, in the mean; from any thread."""
-        left, batches = self._left_at, self._values["batches"]
-        if left is None or not batches:
-            return None
-        away = 0.0 if self._arrived_at is not None else time.perf_counter() - left
-        return (self._values["consumer_seconds"] + away) / batches
-
     def snapshot(self) -> LoaderStats:
         """Return all counters as they are now."""
         counts = {field.name for field in fields(LoaderStats) if field.type == "int"}

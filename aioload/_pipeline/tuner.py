@@ -36,10 +36,6 @@ _WINDOW_BATCHES = 4
 _LONG_WINDOW_SECONDS = 2.0  # then fewer batches do
 _WINDOW_READS = 4  # or so many for each that may be under way
 _SPARE_BYTES = 4 << 20  # of a batch, up to which a second one may wait for each worker
-_RUN_SECONDS = 0.1  # of the user's in one run: longer ones would save nothing, and hold up the user's Python
-_FIRST_STEPS = 16  # of a run, before it is known how long the user takes
-_SLOW = 0.01  # seconds of a training step, from which on runs can begin so many after it has:
-_PATIENCE = 0.002
 _KEPT = 2 / 3  # of the depth: above it, it is not taken back
 _SHARE = 0.75  # of the shared memory that batches ahead may fill: the rest is for those in work
 
@@ -98,7 +94,6 @@ class Tuner:
         self._waited = 0.0
         self._began = -math.inf
         self._depth = 0
-        self._pace: float | None = None
         self._why_ahead = _BUSY
         self._reads_per_batch = 1.0
         self._tell(adapts)
@@ -136,30 +131,6 @@ class Tuner:
             self._counters.reasons["prefetch"] = _NO_ROOM if found < wanted else self._why_ahead
         return found
 
-    def most_steps(self) -> int:
-        """Return how many batches may walk together, by the time that the user takes for them.
-
-        What is done for a run is done at once, with the interpreter's lock held, and a training step may wait
-        for it. A user who is slow wins nothing by long runs.
-        """
-        pace = self._user_seconds
-        return _FIRST_STEPS if pace is None else max(1, int(_RUN_SECONDS / max(pace, 1e-6)))
-
-    @property
-    def patience(self) -> float:
-        """Seconds after a step was taken, before the next run is begun.
-
-        The user now drops the batch before and looks at the new one. Both give up the interpreter's lock.
-        Were a run begun just then, the user would wait until that is done, and as if for data.
-        """
-        pace = self._user_seconds
-        return _PATIENCE if pace is not None and pace >= _SLOW else 0.0
-
-    @property
-    def _user_seconds(self) -> float | None:
-        """What the user takes for a batch: of late, else so far."""
-        return self._counters.pace if self._pace is None else self._pace
-
     def foresee(self, batches: int, reads: int) -> None:
         """Note how many reads some batches are planned to take, which counts until it has been measured."""
         if reads and self._before is None:
@@ -181,9 +152,7 @@ class Tuner:
         if self._before is not None:
             if not self._is_whole(now, stats, self._before):
                 return
-            seen = self._seen(now, stats, waited)
-            self._pace = seen.consumer_seconds / max(seen.batches, 1)
-            self._take_in(now, seen)
+            self._take_in(now, self._seen(now, stats, waited))
         self._before, self._waited, self._began = stats, waited, now
         self._held_seconds, self._held_since = 0.0, now
 

@@ -48,7 +48,6 @@ class Turns:
         self._ahead: Pass | None = None
         self._following: Plan | None = None
         self._begun = 0
-        self._goes_on_soon = False
         house.tuner.on_change = self._look_again
 
     def begin(self, plan: Plan, handover: Handover[Item], following: Plan | None, number: int) -> None:
@@ -94,16 +93,6 @@ class Turns:
                 self._loop.call_soon_threadsafe(self._note_taken)
 
     def _note_taken(self) -> None:
-        """See, now or soon, what can go on since a step was taken."""
-        patience = 0.0 if self._house.memory.short else self._house.tuner.patience
-        if not patience:
-            self._go_on()
-        elif not self._goes_on_soon:
-            self._goes_on_soon = True
-            self._loop.call_later(patience, self._go_on)
-
-    def _go_on(self) -> None:
-        self._goes_on_soon = False
         self._house.memory.look_again()
         self._house.tuner.look()
         self._look_again()
