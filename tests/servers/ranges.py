@@ -258,6 +258,9 @@ class RangeServer:
 
     async def _close(self) -> None:
         if self._server is not None:
+            for listening in self._server.sockets:  # first: asyncio loses who is accepted while it closes
+                asyncio.get_running_loop().remove_reader(listening.fileno())
+            await asyncio.sleep(0.001)
             self._server.close()
             self._server = None
         for _ in range(20):  # also those who were accepted just now, and are not served yet
