@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import anyio
 import anyio.lowlevel
@@ -22,19 +23,10 @@ if TYPE_CHECKING:
     from ._pipeline.reorder import Handover
     from .stats import Counters
 
-__all__ = [
-    "LIVENESS",
-    "NEIGHBOURS",
-    "BatchIterator",
-    "LateIterator",
-    "Owner",
-    "Waited",
-    "in_thread",
-    "until_news",
-]
+__all__ = ["BatchIterator", "LateIterator", "Owner", "Steps", "in_thread"]
 
-LIVENESS = 1.0  # seconds between two looks at whether the engine is alive, while waiting
-NEIGHBOURS = 0.02  # seconds after which `async for` lets other tasks run, also when batches are ready
+_LIVENESS = 1.0  # seconds between two looks at whether anybody is still there, while waiting
+_NEIGHBOURS = 0.02  # seconds after which `async for` lets other tasks run, also when batches are ready
 
 
 class Owner(Protocol):
@@ -49,8 +41,11 @@ class Owner(Protocol):
         """Note how far an iteration has come."""
 
 
-class Waited(Protocol):
-    """What can be waited for in an event loop."""
+class Place(Protocol):
+    """Where batches come out."""
+
+    def wait(self, timeout: float) -> None:
+        """Block until there is something to take, or for `timeout` seconds."""
 
     def call_when_ready(self, waker: Callable[[], object]) -> None:
         """Have a callable called once, from any thread, when there is something to take."""
@@ -58,23 +53,36 @@ class Waited(Protocol):
     def forget(self, waker: Callable[[], object]) -> None:
         """Take a callable back."""
 
+    def errand(self) -> Callable[[], None] | None:
+        """Return something to do while there is nothing to take."""
 
-class BatchIterator:
-    """The batches of one epoch, for `async for` and for `for`; owns nothing that would need closing."""
 
-    def __init__(self, loader: Owner, engine: Engine, handover: Handover[Item] | Landing, plan: Plan) -> None:
-        self.plan = plan
-        self._loader = loader
-        self._engine = engine
-        self._handover = handover
-        self._counters = loader.counters
-        self._over = False
+class Bringer(Protocol):
+    """Who brings batches."""
+
+    def check(self) -> None:
+        """Raise if it has died: whoever waits for it must not wait for ever."""
+
+
+class Steps(ABC):
+    """Batch after batch, for `async for` and for `for`: at once if it is ready, else when there is news.
+
+    Args:
+        place: where they come out.
+        bringer: who brings them.
+        counters: told of each step.
+    """
+
+    def __init__(self, place: Place, bringer: Bringer, counters: Counters) -> None:
+        self._place = place
+        self._bringer = bringer
+        self._counters = counters
         self._last_checkpoint = time.monotonic()
 
-    def __iter__(self) -> BatchIterator:
+    def __iter__(self) -> Self:
         return self
 
-    def __aiter__(self) -> BatchIterator:
+    def __aiter__(self) -> Self:
         return self
 
     def __next__(self) -> Any:
@@ -87,12 +95,12 @@ class BatchIterator:
             except anyio.EndOfStream:
                 raise StopIteration from None
             if not self._run_errand():
-                self._handover.wait(LIVENESS)
-                self._engine.check()
+                self._place.wait(_LIVENESS)
+                self._bringer.check()
 
     async def __anext__(self) -> Any:
         arrived = self._counters.arrive()
-        if time.monotonic() - self._last_checkpoint > NEIGHBOURS:
+        if time.monotonic() - self._last_checkpoint > _NEIGHBOURS:
             await anyio.lowlevel.checkpoint()
             self._last_checkpoint = time.monotonic()
         while True:
@@ -104,7 +112,47 @@ class BatchIterator:
                 raise StopAsyncIteration from None
             if not self._run_errand():
                 await self._wait()
-                self._engine.check()
+                self._bringer.check()
+
+    @abstractmethod
+    def _take(self, arrived: float) -> Any:
+        """Return the next batch, which was asked for at a time.
+
+        Raises:
+            anyio.WouldBlock: it is not here yet.
+            anyio.EndOfStream: there is none.
+        """
+
+    def _run_errand(self) -> bool:
+        """Do a piece of the work of a loader without workers; tell whether there was one."""
+        errand = self._place.errand()
+        if errand is not None:
+            errand()
+        return errand is not None
+
+    async def _wait(self) -> None:
+        """Wait until there is news, or for a while; a cancelled wait has taken nothing."""
+        news = anyio.Event()
+        wake = waker(news)
+        self._place.call_when_ready(wake)
+        try:
+            with anyio.move_on_after(_LIVENESS):
+                await news.wait()
+        finally:
+            self._place.forget(wake)
+        self._last_checkpoint = time.monotonic()
+
+
+class BatchIterator(Steps):
+    """The batches of one epoch; owns nothing that would need closing."""
+
+    def __init__(self, loader: Owner, engine: Engine, handover: Handover[Item] | Landing, plan: Plan) -> None:
+        super().__init__(handover, engine, loader.counters)
+        self.plan = plan
+        self._loader = loader
+        self._engine = engine
+        self._handover = handover
+        self._over = False
 
     def end(self, reason: str) -> None:
         """End the iteration; its next step raises a `ClosedError` with this reason."""
@@ -148,17 +196,6 @@ class BatchIterator:
         self._counters.pause()
         self._handover.close()
 
-    def _run_errand(self) -> bool:
-        """Do a piece of the work of a loader without workers; tell whether there was one."""
-        errand = self._handover.errand()
-        if errand is not None:
-            errand()
-        return errand is not None
-
-    async def _wait(self) -> None:
-        await until_news(self._handover)
-        self._last_checkpoint = time.monotonic()
-
 
 class LateIterator:
     """The batches of a loader that has yet to start, which it does at the first step, in a thread.
@@ -184,18 +221,6 @@ class LateIterator:
                     await in_thread(self._start)
                     self._batches = self._begin()
         return await self._batches.__anext__()
-
-
-async def until_news(handover: Waited) -> None:
-    """Wait until there is news, or for a while; a cancelled wait has taken nothing."""
-    news = anyio.Event()
-    wake = waker(news)
-    handover.call_when_ready(wake)
-    try:
-        with anyio.move_on_after(LIVENESS):
-            await news.wait()
-    finally:
-        handover.forget(wake)
 
 
 async def in_thread(function: Callable[[], object]) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import time
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -17,7 +15,7 @@ from ._device.convert import Convert, PerChannel
 from ._device.copier import DEPTH, MAX_BYTES, Copier
 from ._device.sources import FromIterable
 from .errors import ClosedError, ConfigError
-from .iterate import LIVENESS, NEIGHBOURS, in_thread, until_news
+from .iterate import Steps, in_thread
 from .options import count
 from .stats import Counters, LoaderStats
 from .sync import SyncLoader
@@ -153,48 +151,15 @@ class DevicePrefetcher:
         return _Copied(self, landing, self._copier, self._counters)
 
 
-class _Copied:
+class _Copied(Steps):
     """The batches of one iteration on the device."""
 
     def __init__(self, owner: DevicePrefetcher, landing: Landing, copier: Copier, counters: Counters) -> None:
+        super().__init__(landing, copier, counters)
         self._owner = owner  # which would end the thread if nobody had it
         self._landing = landing
         self._copier = copier
-        self._counters = counters
         self._over = False
-        self._last_checkpoint = time.monotonic()
-
-    def __iter__(self) -> _Copied:
-        return self
-
-    def __aiter__(self) -> _Copied:
-        return self
-
-    def __next__(self) -> Any:
-        arrived = self._counters.arrive()
-        while True:
-            with contextlib.suppress(anyio.WouldBlock):
-                try:
-                    return self._take(arrived)
-                except anyio.EndOfStream:
-                    raise StopIteration from None
-            self._landing.wait(LIVENESS)
-            self._copier.check()
-
-    async def __anext__(self) -> Any:
-        arrived = self._counters.arrive()
-        if time.monotonic() - self._last_checkpoint > NEIGHBOURS:
-            await anyio.lowlevel.checkpoint()
-            self._last_checkpoint = time.monotonic()
-        while True:
-            with contextlib.suppress(anyio.WouldBlock):
-                try:
-                    return self._take(arrived)
-                except anyio.EndOfStream:
-                    raise StopAsyncIteration from None
-            await until_news(self._landing)
-            self._last_checkpoint = time.monotonic()
-            self._copier.check()
 
     def _take(self, arrived: float) -> Any:
         """Return the next batch if it is ready, or raise what came up in its place, once."""
@@ -205,11 +170,8 @@ class _Copied:
             batch = self._landing.take_nowait()
         except anyio.WouldBlock:
             raise
-        except (
-            ClosedError,
-            ConfigError,
-        ):  # of what cannot be now; what ends the iteration is told by its end
-            self._counters.pause()
+        except (ClosedError, ConfigError):
+            self._counters.pause()  # it cannot be now; an iteration that has ended says so by its end
             raise
         except BaseException:
             self._over = True

@@ -379,7 +379,7 @@ async def test_neighbours_live_while_batches_are_ready(
     hundred: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A loop over batches that are all ready lets other tasks run now and then."""
-    monkeypatch.setattr(aioload.iterate, "NEIGHBOURS", 0.0)
+    monkeypatch.setattr(aioload.iterate, "_NEIGHBOURS", 0.0)
     turns = 0
 
     async def tick() -> None:
@@ -401,7 +401,7 @@ async def test_a_timeout_strikes_while_batches_are_ready(
     hundred: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A cancelled scope ends a loop that never has to wait."""
-    monkeypatch.setattr(aioload.iterate, "NEIGHBOURS", 0.0)
+    monkeypatch.setattr(aioload.iterate, "_NEIGHBOURS", 0.0)
     taken = 0
 
     async with Loader(hundred, batch_size=1, num_workers=0) as loader:
