@@ -1,16 +1,62 @@
-"""Wake: what is different in asyncio's and trio's event loops: waking from any thread, tasks of nobody."""
+"""Wake: waiting in threads and event loops, asyncio's or trio's, woken from any thread; tasks of nobody."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
+import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from contextvars import Context
 from typing import Any
 
 import anyio
 
-__all__ = ["running_loop", "spawn", "waker"]
+__all__ = ["Awaited", "running_loop", "spawn", "waker"]
+
+
+class Awaited(ABC):
+    """What a user's thread or task waits at until there is news.
+
+    Args:
+        changed: its lock, which can be taken again by who has it; notified of all news.
+    """
+
+    def __init__(self, changed: threading.Condition) -> None:
+        self._changed = changed
+        self._wakers: list[Callable[[], object]] = []
+
+    def wait(self, timeout: float) -> None:
+        """Block until there is something to take, or for `timeout` seconds."""
+        with self._changed:
+            if not self._has_news():
+                self._changed.wait(timeout)
+
+    def call_when_ready(self, waker: Callable[[], object]) -> None:
+        """Have a callable called once, from any thread, when there is something to take."""
+        with self._changed:
+            if not self._has_news():
+                self._wakers.append(waker)
+                return
+        waker()
+
+    def forget(self, waker: Callable[[], object]) -> None:
+        """Take a callable back."""
+        with self._changed:
+            if waker in self._wakers:
+                self._wakers.remove(waker)
+
+    def wake(self) -> None:
+        """Let whoever waits look again."""
+        with self._changed:
+            self._changed.notify_all()
+            wakers, self._wakers = self._wakers, []
+        for waker in wakers:
+            waker()
+
+    @abstractmethod
+    def _has_news(self) -> bool:
+        """Tell, with the lock held, whether nobody needs to wait."""
 
 
 def waker(event: anyio.Event) -> Callable[[], bool]:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import anyio
 
 from ..errors import ClosedError, ConfigError
+from ..wake import Awaited
 
 if TYPE_CHECKING:
     from ..stats import Counters
@@ -93,7 +94,7 @@ class Entry:
     blocks: tuple[Any, ...] = ()  # of the copy stream
 
 
-class Landing:
+class Landing(Awaited):
     """Batches of one iteration, in order.
 
     Args:
@@ -112,6 +113,7 @@ class Landing:
         counters: Counters,
         paused_by: Collection[Who],
     ) -> None:
+        super().__init__(changed)
         self.source = source
         self.due = 0
         self.brought = 0  # batches so far
@@ -121,13 +123,11 @@ class Landing:
         self.starved = 0.0  # seconds that the copy thread waited for the source
         self.starving_since: float | None = None
         self._paused_by = paused_by
-        self._changed = changed
         self._device = device
         self._counters = counters
         self._ready: deque[Entry] = deque()
         self._end: BaseException | None = None  # what comes after those that are ready
         self._closed: Exception | None = None
-        self._wakers: list[Callable[[], object]] = []
         self._waits: tuple[float, float] | None = None  # since when, and how long the thread had starved
 
     # the copy thread's side
@@ -156,14 +156,6 @@ class Landing:
         with self._changed:
             self._end = self._end or end
             self.wake()
-
-    def wake(self) -> None:
-        """Let whoever waits look again."""
-        with self._changed:
-            self._changed.notify_all()
-            wakers, self._wakers = self._wakers, []
-        for waker in wakers:
-            waker()
 
     # the user's side
 
@@ -207,24 +199,14 @@ class Landing:
     def wait(self, timeout: float) -> None:
         """Block until there is something to take, or for `timeout` seconds."""
         with self._changed:
-            if not self._has_news():
-                self._refuse(any(thread == threading.get_ident() for thread, _ in self._paused_by))
-                self._changed.wait(timeout)
+            self._refuse(any(thread == threading.get_ident() for thread, _ in self._paused_by))
+            super().wait(timeout)
 
     def call_when_ready(self, waker: Callable[[], object]) -> None:
         """Have a callable called once, from any thread, when there is something to take."""
         with self._changed:
-            if not self._has_news():
-                self._refuse(who() in self._paused_by)  # a task that waits does not hold up its neighbours
-                self._wakers.append(waker)
-                return
-        waker()
-
-    def forget(self, waker: Callable[[], object]) -> None:
-        """Take a callable back."""
-        with self._changed:
-            if waker in self._wakers:
-                self._wakers.remove(waker)
+            self._refuse(who() in self._paused_by)  # a task that waits does not hold up its neighbours
+            super().call_when_ready(waker)
 
     def close(self, error: Exception | None = None) -> None:
         """Let every take fail from now on, and drop what waits here. The first reason is kept."""
@@ -255,7 +237,7 @@ class Landing:
 
     def _refuse(self, paused: bool) -> None:
         """Raise where whoever would wait has paused the copies itself."""
-        if paused:
+        if paused and not self._has_news():
             raise ConfigError("no batch is ready while copies are paused; take it before or after pause()")
 
     def _begin_wait(self) -> None:

@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 import anyio
 
 from ..errors import AioloadError, ClosedError
+from ..wake import Awaited
 
 __all__ = ["Handover", "ReorderBuffer"]
 
@@ -61,7 +62,7 @@ class ReorderBuffer(Generic[T]):
         return item
 
 
-class Handover(Generic[T]):
+class Handover(Awaited, Generic[T]):
     """Where one pass over the data changes hands.
 
     Args:
@@ -71,12 +72,11 @@ class Handover(Generic[T]):
     """
 
     def __init__(self, first: int, stop: int, on_take: Callable[[T], None]) -> None:
+        super().__init__(threading.Condition())
         self._buffer: ReorderBuffer[T] = ReorderBuffer(first)
         self._stop = stop
         self._on_take = on_take
-        self._lock = threading.Condition()
         self._errands: deque[Callable[[], None]] = deque()
-        self._wakers: list[Callable[[], object]] = []
         self._closed: AioloadError | None = None
         # called with each errand, where another thread than the user's takes here and should not wake for it
         self.on_errand: Callable[[], object] | None = None
@@ -98,13 +98,13 @@ class Handover(Generic[T]):
 
     def put(self, step: int, *items: T) -> None:
         """Bring finished steps that follow each other, from `step` on."""
-        with self._lock:
+        with self._changed:
             if self._closed is not None:
                 return
             for place, item in enumerate(items, step):
                 self._buffer.push(place, item)
             if self._buffer.ready:
-                self._wake()
+                self.wake()
 
     def ask(self, errand: Callable[[], None], *, first: bool = False) -> None:
         """Have the user's thread do something while it waits here: the work of a loader without workers.
@@ -113,7 +113,7 @@ class Handover(Generic[T]):
             errand: what to do; forgotten when the hand-over is closed.
             first: before all others.
         """
-        with self._lock:
+        with self._changed:
             if self._closed is not None:
                 return
             if first:
@@ -121,18 +121,18 @@ class Handover(Generic[T]):
             else:
                 self._errands.append(errand)
             if self.on_errand is None:
-                self._wake()
+                self.wake()
         if self.on_errand is not None:
             self.on_errand()
 
     def close(self, error: AioloadError | None = None) -> None:
         """Let every take fail from now on, and drop what waits here. The first reason is kept."""
-        with self._lock:
+        with self._changed:
             if self._closed is None:
                 self._closed = error or ClosedError("the loader was closed")
             self._buffer = ReorderBuffer(self._buffer.due)
             self._errands.clear()
-            self._wake()
+            self.wake()
 
     def take_nowait(self) -> T:
         """Return the step that is due.
@@ -142,7 +142,7 @@ class Handover(Generic[T]):
             anyio.EndOfStream: the last step has been taken.
             AioloadError: the hand-over was closed for this reason.
         """
-        with self._lock:
+        with self._changed:
             if self._closed is not None:
                 raise self._closed
             if self._buffer.due >= self._stop:
@@ -160,35 +160,9 @@ class Handover(Generic[T]):
 
     def errand(self) -> Callable[[], None] | None:
         """Return something to do while the next step is not here."""
-        with self._lock:
+        with self._changed:
             return self._errands.popleft() if self._errands else None
-
-    def wait(self, timeout: float) -> None:
-        """Block until there is something to take, or for `timeout` seconds."""
-        with self._lock:
-            if not self._has_news():
-                self._lock.wait(timeout)
-
-    def call_when_ready(self, waker: Callable[[], object]) -> None:
-        """Have a callable called once, from any thread, when there is something to take."""
-        with self._lock:
-            if not self._has_news():
-                self._wakers.append(waker)
-                return
-        waker()
-
-    def forget(self, waker: Callable[[], object]) -> None:
-        """Take a callable back."""
-        with self._lock:
-            if waker in self._wakers:
-                self._wakers.remove(waker)
 
     def _has_news(self) -> bool:
         over = self._closed is not None or self._buffer.due >= self._stop
         return over or self._buffer.ready or (self.on_errand is None and self.has_errands)
-
-    def _wake(self) -> None:
-        self._lock.notify_all()
-        wakers, self._wakers = self._wakers, []
-        for waker in wakers:
-            waker()
