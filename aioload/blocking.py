@@ -7,9 +7,6 @@ coroutine may have called in.
 
 from __future__ import annotations
 
-import atexit
-import concurrent.futures.process  # noqa: F401 - its own hook at exit, which waits, is to run after ours
-import os
 import threading
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import CancelledError, Future
@@ -20,6 +17,7 @@ from typing import Any, TypeVar
 from anyio.from_thread import start_blocking_portal
 
 from .errors import ClosedError
+from .lifetime import Home, at_exit
 
 __all__ = ["Stop", "run_blocking"]
 
@@ -92,10 +90,10 @@ def run_blocking(waited: Coroutine[Any, Any, T]) -> T:
 _at_exit = Stop()
 
 
-def _end_all(process: int) -> None:
-    if os.getpid() == process:  # of a fork, what is waited for is its parent's
+def _end_all() -> None:
+    if not _home.is_left:  # else what is waited for is the parent's
         _at_exit.set()
 
 
-# before concurrent.futures waits for its threads, as that of `_pipeline.exits`
-getattr(threading, "_register_atexit", atexit.register)(_end_all, os.getpid())
+_home = Home()
+at_exit(_end_all)

@@ -18,7 +18,6 @@ What it promises, and by which means:
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import logging
 import os
@@ -33,6 +32,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from ..errors import ClosedError
+from ..lifetime import Home, at_exit
 from .landing import Cargo, Entry, Landing, Source, Who, who
 from .locked import Locked
 from .sender import Sender
@@ -94,7 +94,7 @@ class Copier:
         self._parked = True
         self._closing = self._left_behind = False
         self._failure: Exception | None = None  # what the thread died of
-        self._process = _process
+        self._home = Home()
 
     def adopt(self, memory: NDArray[np.uint8], touch: Callable[[int, int], None]) -> None:
         """Page-lock memory in which batches will lie, in the copy thread, before the first iteration."""
@@ -156,7 +156,7 @@ class Copier:
 
     def check_process(self) -> None:
         """Raise in a copy that a fork has made, before a lock is taken that may be held there for ever."""
-        if self._process is not _process:
+        if self._home.is_left:
             raise ClosedError("this process was forked, and the copy thread stayed with the parent")
 
     def close(self) -> None:
@@ -173,7 +173,7 @@ class Copier:
 
     def begin_close(self) -> bool:
         """Have the thread end; tell whether there is one to wait for."""
-        if self._process is not _process:
+        if self._home.is_left:
             return False  # a fork has copied it: the thread is the parent's, and locks may be held for ever
         with self._changed:
             self._closing = True
@@ -371,21 +371,11 @@ class Copier:
 
 
 _open: weakref.WeakSet[Copier] = weakref.WeakSet()
-_process = object()  # of this process, and of no copy that a fork makes
-
-
-def _note_fork() -> None:
-    global _process
-    _process = object()
-    _open.clear()
-
-
-os.register_at_fork(after_in_child=_note_fork)
+os.register_at_fork(after_in_child=_open.clear)
 
 
 def _close_all() -> None:
     Copier.close_all(_open)
 
 
-# an ordinary atexit hook comes after other libraries' threads were waited for, which may wait for batches
-getattr(threading, "_register_atexit", atexit.register)(_close_all)
+at_exit(_close_all)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
 import threading
 import warnings
 import weakref
 
+from ..lifetime import at_exit
 from .engine import Engine
 
 __all__ = ["close_forgotten", "end", "remember"]
@@ -44,6 +44,4 @@ def _close_all() -> None:
     Engine.close_all(_open)
 
 
-# Before concurrent.futures waits for its threads, which would wait for jobs that run: an ordinary atexit hook
-# is too late. Where this hook of the standard library is missing, an ordinary one must do.
-getattr(threading, "_register_atexit", atexit.register)(_close_all)
+at_exit(_close_all)
