@@ -18,7 +18,7 @@ from ..shard.check import verify as verify_set
 from ..shard.format import MANIFEST_NAME, shard_name
 from ..shard.manifest import Manifest
 from ..shard.reader import Reader
-from ..storage.address import Address
+from ..storage.address import shown
 from ._console import (
     AsJson,
     FieldKinds,
@@ -62,8 +62,8 @@ def verify(
     if as_json:
         print_json({**asdict(report), "ok": report.ok, "unprotected": hint})
     else:
-        shown = foreign.source if foreign is not None else _shown(data[0])
-        _show(report, shown, time.monotonic() - started, quiet=quiet)
+        source = foreign.source if foreign is not None else shown(data[0])
+        _show(report, source, time.monotonic() - started, quiet=quiet)
         if hint is not None and not quiet:
             print(f"not checked: {hint}")
     if not report.ok:
@@ -84,10 +84,6 @@ def _foreign(
                     raise ConfigError(f"{data} is a packed set, which knows its fields; leave --field out")
                 return None
     return Dataset(one_or_all(sources), fields=fields, storage_options=options)
-
-
-def _shown(data: str) -> str:
-    return Address.parse(data).shown if "://" in data else data
 
 
 def _is_there(reader: Reader, name: str) -> bool:

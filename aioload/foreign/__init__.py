@@ -5,7 +5,7 @@ from .build import Progress
 from .check import UNPROTECTED, check_records, unmarked
 from .contents import Contents, with_defaults
 from .looking import files_like, list_shards, looked_up, matched
-from .lost import Lost, error_of
+from .lost import Lost
 from .making import HOLES_LOG, Bar, no_bar
 from .names import MDS_INDEX, format_of, unpacked_name
 from .opening import DAMAGE_LOG, Foreign, Opening, open_foreign
@@ -29,7 +29,6 @@ __all__ = [
     "Progress",
     "Wids",
     "check_records",
-    "error_of",
     "expand",
     "files_like",
     "first_bar",

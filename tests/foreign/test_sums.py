@@ -29,28 +29,25 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def summed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Note each shard whose records are summed."""
-    found: list[str] = []
-    right = crew.sum_shard
-
-    async def note(storage: object, name: str, *arguments: object, **options: object) -> object:
-        found.append(name)
-        return await right(storage, name, *arguments, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(crew, "sum_shard", note)
-    return found
+    return noted(monkeypatch, "sum_shard")
 
 
 @pytest.fixture
 def scanned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Note each shard that is looked through."""
+    return noted(monkeypatch, "scan_shard")
+
+
+def noted(monkeypatch: pytest.MonkeyPatch, name: str) -> list[str]:
+    """Return the names of the shards that a function of `crew` is asked for from now on."""
     found: list[str] = []
-    right = crew.scan_shard
+    right = getattr(crew, name)
 
-    async def note(storage: object, name: str, *arguments: object, **options: object) -> object:
-        found.append(name)
-        return await right(storage, name, *arguments, **options)  # type: ignore[arg-type]
+    async def note(storage: object, shard: str, *arguments: object, **options: object) -> object:
+        found.append(shard)
+        return await right(storage, shard, *arguments, **options)
 
-    monkeypatch.setattr(crew, "scan_shard", note)
+    monkeypatch.setattr(crew, name, note)
     return found
 
 
