@@ -235,7 +235,6 @@ class RangeServer:
 
     def __exit__(self, *exc_info: object) -> None:
         self.down()
-        self._call(self._abort())
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -271,12 +270,6 @@ class RangeServer:
                     task.cancel()
             await asyncio.gather(*filter(None, serving.values()))
             await asyncio.sleep(0.001)
-
-    async def _abort(self) -> None:
-        """End connections that nobody serves any more, or not yet: asyncio keeps them for nobody else."""
-        for transport in list(getattr(self._loop, "_transports", {}).values()):
-            transport.abort()
-        await asyncio.sleep(0.01)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the requests of one connection, one after the other."""
