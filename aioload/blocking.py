@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from anyio.from_thread import start_blocking_portal
 
 from .errors import ClosedError
-from .lifetime import Home, at_exit
+from .lifetime import Origin, at_exit
 
 __all__ = ["Stop", "run_blocking"]
 
@@ -91,9 +91,9 @@ _at_exit = Stop()
 
 
 def _end_all() -> None:
-    if not _home.is_left:  # else what is waited for is the parent's
+    if not _origin.is_left:  # else what is waited for is the parent's
         _at_exit.set()
 
 
-_home = Home()
+_origin = Origin()
 at_exit(_end_all)

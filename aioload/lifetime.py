@@ -8,10 +8,10 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import process, thread  # noqa: F401 - their hooks, which wait, are to run after ours
 
-__all__ = ["Home", "at_exit"]
+__all__ = ["Origin", "at_exit"]
 
 
-class Home:
+class Origin:
     """The process in which something was made; asking the system which one it is would cost each step."""
 
     def __init__(self) -> None:

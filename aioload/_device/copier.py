@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from ..errors import ClosedError
-from ..lifetime import Home, at_exit
+from ..lifetime import Origin, at_exit
 from .landing import Cargo, Entry, Landing, Source, Who, who
 from .locked import Locked
 from .sender import Sender
@@ -94,7 +94,7 @@ class Copier:
         self._parked = True
         self._closing = self._left_behind = False
         self._failure: Exception | None = None  # what the thread died of
-        self._home = Home()
+        self._origin = Origin()
 
     def adopt(self, memory: NDArray[np.uint8], touch: Callable[[int, int], None]) -> None:
         """Page-lock memory in which batches will lie, in the copy thread, before the first iteration."""
@@ -156,7 +156,7 @@ class Copier:
 
     def check_process(self) -> None:
         """Raise in a copy that a fork has made, before a lock is taken that may be held there for ever."""
-        if self._home.is_left:
+        if self._origin.is_left:
             raise ClosedError("this process was forked, and the copy thread stayed with the parent")
 
     def close(self) -> None:
@@ -173,7 +173,7 @@ class Copier:
 
     def begin_close(self) -> bool:
         """Have the thread end; tell whether there is one to wait for."""
-        if self._home.is_left:
+        if self._origin.is_left:
             return False  # a fork has copied it: the thread is the parent's, and locks may be held for ever
         with self._changed:
             self._closing = True

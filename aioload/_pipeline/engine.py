@@ -22,7 +22,7 @@ import anyio
 from .._device.convert import Convert
 from .._device.copier import Copier
 from ..errors import AioloadError, ClosedError
-from ..lifetime import Home
+from ..lifetime import Origin
 from .device import copied
 from .house import House, Settings
 from .passes import Item, as_ours
@@ -66,7 +66,7 @@ class Engine:
         self._turns: Turns | None = None
         # again by the same thread: a loader may be collected, and so closed, wherever objects are made
         self._lock = threading.RLock()
-        self._pid, self._home = os.getpid(), Home()
+        self._pid, self._origin = os.getpid(), Origin()
         self._handovers: list[Handover[Item]] = []
         # a pass that has begun before it was asked for
         self._ahead: tuple[Plan, Handover[Item]] | None = None
@@ -130,7 +130,7 @@ class Engine:
     @property
     def forked(self) -> bool:
         """Whether this is a copy that a fork has made, of everything but the engine's thread."""
-        return self._home.is_left
+        return self._origin.is_left
 
     def check_process(self) -> None:
         """Raise where nobody would ever answer: in a copy that a fork has made."""
