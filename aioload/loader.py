@@ -426,6 +426,7 @@ class Loader:
             memory_limit=limit,
             window_bytes=self._window_bytes(limit),
             output=to_torch,
+            extents=lambda: [extent for source in sources for extent in source.index.extents()],
             on_kept=warn_once(),
             device=self._device,
             convert=self._convert,

@@ -71,6 +71,7 @@ class Settings:
     convert: Convert | None = None  # and what becomes of them there
     need: Need = UNKNOWN  # of any batch, as far as it is known
     growth: Growth | None = None  # what becomes of records, if that is known
+    extents: Callable[[], Sequence[tuple[int, int]]] = tuple  # where records begin and end in each shard
 
 
 class House:
@@ -161,14 +162,15 @@ class House:
             data_bytes=settings.data_bytes,
             num_workers=settings.workers.num_workers,
             checked=all(settings.recipe.checked),
+            extents=settings.extents,
         )
-        if mapped is not None:
+        if mapped is not None and not mapped.reads:
             zones = replace(zones, shared=zones.head)  # nothing is read
         counters.set(
             memory_limit=settings.memory_limit,
             num_workers=settings.workers.num_workers,
             window_bytes=zones.shared - zones.head,
-            mapped=mapped is not None,
+            mapped=mapped is not None and not mapped.reads,
         )
         if adopt is not None:
             first = zones.shared

@@ -159,7 +159,9 @@ class Pass:
                 self.handover.put(step, self._told(error, step))
                 return
             self._steps = stop - step
-            if mapped is not None and mapped.cold:
+            if mapped is not None and mapped.due:
+                group.start_soon(mapped.look)
+            if mapped is not None and mapped.cold and run.table["mapped"][:1].any():
                 group.start_soon(mapped.advise, run)
             self._house.counters.add(record_bytes=int(run.sizes.sum()))
             group.start_soon(self._walk, run, brought)
@@ -170,7 +172,7 @@ class Pass:
     def _planned(self, step: int, stop: int, order: Order) -> Run:
         """Plan a run from a step on; it ends before `stop` where so much would not fit into memory."""
         mapped = self._house.mapped
-        pieces = mapped is None or mapped.cold
+        pieces = mapped is None or mapped.cold or mapped.reads
         while True:
             run = plan_run(self.plan, step, stop, order=order, with_pieces=pieces)
             if stop == step + 1 or self._needs(run) <= self._house.memory.per_run:
@@ -188,6 +190,7 @@ class Pass:
         chunks: Sequence[Chunk] = ()
         try:
             if self._map(run):
+                window.retire(run.stop_position)
                 return await self._bring_table(run)
             chunks, rows = window.admit(run)
             return await self._place(run, rows, chunks)
@@ -201,9 +204,9 @@ class Pass:
     def _map(self, run: Run) -> bool:
         """Let workers map the shards of a run, if they may."""
         mapped = self._house.mapped
-        if mapped is None or not mapped.serves(run):
+        if mapped is None or not mapped.serve(run):
             return False
-        run.table["mapped"] = 1
+        self._house.counters.set(mapped=True)
         run.table["start"], run.table["stop"] = run.offsets, run.offsets + run.sizes
         return True
 

@@ -79,8 +79,16 @@ class Window:
         rows = np.flatnonzero(begin != _APART)
         start = run.offsets[rows] + begin[rows]
         run.table["start"][rows], run.table["stop"][rows] = start, start + run.sizes[rows]
-        self._retire(run.stop_position)
+        self.retire(run.stop_position)
         return chunks, np.flatnonzero(begin == _APART)
+
+    def retire(self, position: int) -> None:
+        """Let pieces go that no later run needs."""
+        gone = [key for key, chunk in self._open.items() if chunk.piece.last_position < position]
+        for key in gone:
+            self._open.pop(key).lease.release()
+        for key in [key for key, last in self._late.items() if last < position]:
+            del self._late[key]
 
     def close(self) -> None:
         """Let all pieces go; those that runs still keep go with them."""
@@ -115,11 +123,3 @@ class Window:
         finally:
             del target  # an error keeps this frame
             chunk.ready.set()
-
-    def _retire(self, position: int) -> None:
-        """Let pieces go that no later run needs."""
-        gone = [key for key, chunk in self._open.items() if chunk.piece.last_position < position]
-        for key in gone:
-            self._open.pop(key).lease.release()
-        for key in [key for key, last in self._late.items() if last < position]:
-            del self._late[key]

@@ -13,6 +13,8 @@ from .layout import Layout, Leaf
 from .space import Span
 
 __all__ = [
+    "CACHED",
+    "MAPPED",
     "MARK",
     "TABLE",
     "Answer",
@@ -41,8 +43,11 @@ TABLE = np.dtype(
 )
 """One row a record: where its bytes lie, what they should be, and what its randomness goes by.
 
-They lie in the arena or, where `mapped` is 1, in the shard's file, which the worker maps.
+They lie in the arena or, where `mapped` is not 0, in the shard's file, which the worker maps: `MAPPED`, or
+`CACHED` where it is a copy that a disk cache has.
 """
+
+MAPPED, CACHED = 1, 2
 
 MARK = np.dtype([("row", "<i8"), ("began", "<f8")])
 """Which row of a job's table a worker is at (-1: between records), and since when (0: it has no job)."""

@@ -30,7 +30,20 @@ from .bulk import LEAST_ROWS, Bulk, columns_of
 from .draw import Draw
 from .failures import describe, failure_of_batch
 from .files import Files, Unmapped
-from .jobs import MARK, TABLE, Answer, Collate, Decode, Failure, Job, Outcome, Recipe, Segment, Undecoded
+from .jobs import (
+    CACHED,
+    MARK,
+    TABLE,
+    Answer,
+    Collate,
+    Decode,
+    Failure,
+    Job,
+    Outcome,
+    Recipe,
+    Segment,
+    Undecoded,
+)
 from .layout import NoRoom, RowWriter, learn, pack, unpack
 from .layout import descriptor as read_descriptor
 from .space import Span
@@ -252,6 +265,8 @@ class Worker:
         if len(raw) < stop - start:
             raise Unmapped
         if recipe.checked[source] and google_crc32c.value(raw) != expected:
+            if mapped == CACHED:
+                raise Unmapped  # the cache fetches again what is damaged
             raise ShardError(
                 "its bytes do not have the checksum of the index; repack the shard or run `aioload verify`"
             )

@@ -105,6 +105,14 @@ class Index:
         """Return where in its shard's file the place of each record on the line begins."""
         return self.positions[records] + self._shift(records)[1]
 
+    def extents(self) -> list[tuple[int, int]]:
+        """Return for each shard where its records begin in its file, and where they end."""
+        starts = self.shard_data.tolist()
+        if self.far is not None and len(self.far):
+            starts = [0] * len(starts)  # some lie elsewhere
+        stops = (self.shard_data + self.shard_starts[1:] - self.shard_starts[:-1]).tolist()
+        return list(zip(starts, stops, strict=True))
+
     def fingerprint(self) -> str:
         """Return a name for the content: the same wherever the set lies, another when any record differs.
 

@@ -136,6 +136,16 @@ class CacheDisk:
         """Return the versions of a file that are there, the newest first."""
         return await self._run(partial(self._folder.find, key)) or []
 
+    def place(self, key: str) -> str:
+        """Return the folder of a file's versions."""
+        return str(self._folder.place(key))
+
+    async def covers(self, file: CachedFile, start: int, stop: int) -> bool:
+        """Tell whether bytes are there, also those that other processes have cached."""
+        if not file.covers(start, stop):
+            await self._run(partial(_refreshed, file))
+        return not file.gone and file.covers(start, stop)
+
     async def let_go(self, file: CachedFile, *, stale: bool = False) -> None:
         """Use a version no longer; a stale one is no use to anybody."""
         await self._run(partial(self._folder.retire if stale else self._folder.release, file))
@@ -355,6 +365,13 @@ class CacheDisk:
 
 def _sums(views: Sequence[memoryview]) -> list[int]:
     return [crc32c(view) for view in views]
+
+
+def _refreshed(file: CachedFile) -> None:
+    try:
+        file.refresh()
+    except FileNotFoundError:
+        file.lose()
 
 
 def _let_go(look: Look) -> None:

@@ -113,6 +113,10 @@ class CacheFolder:
         self._used: dict[str, CachedFile] = {}
         self._closed = False
 
+    def place(self, key: str) -> Path:
+        """Return the folder in which the versions of a file lie."""
+        return self.root / self._place(key)
+
     def find(self, key: str) -> list[CachedFile]:
         """Return the versions of a file that are cached, the newest first; they are in use from now on."""
         place = self._place(key)
