@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,7 @@ class _Flight:
     moves: list[Move]
     begun: Event
     done: Event
+    asked: float  # when
 
 
 class Sender:
@@ -52,6 +54,7 @@ class Sender:
         self._counters = counters
         self._stream: Stream = None
         self._flights: deque[_Flight] = deque()
+        self._zero: tuple[Event, float] | None = None  # a place in the stream, and when it was passed
 
     @property
     def flights(self) -> int:
@@ -74,6 +77,9 @@ class Sender:
 
         if parcel.there:  # made in this thread, on the stream that is its current one, and maybe not yet done
             self._device.wait(self._stream, self._device.record(self._device.current_stream()))
+        if self._counters.trace is not None and self._zero is None:
+            self._set_zero()
+        asked = time.perf_counter()
         begun = self._device.record(self._stream, timed=True)
         found, block, size, stage = self._bring(parcel)
         for leaf in parcel.foreign:
@@ -88,7 +94,9 @@ class Sender:
         others = {leaf: found.get(leaf, parcel.leaves[leaf]) for leaf in (*parcel.foreign, *parcel.there)}
         blocks = (block, *storages_in(list(others.values()), self._device.holds))
         entry = Entry(cargo.finish(parcel.build(found)), size, done, blocks)
-        self._flights.append(_Flight(cargo, parcel.moves, begun, done))  # last: what fails releases the cargo
+        self._flights.append(
+            _Flight(cargo, parcel.moves, begun, done, asked)
+        )  # last: what fails releases the cargo
         return entry
 
     def reap(self, left: int) -> None:
@@ -97,8 +105,23 @@ class Sender:
             flight = self._flights[0]
             flight.done.synchronize()
             self._flights.popleft()
-            self._counters.add(device_seconds=self._device.seconds(flight.begun, flight.done))
+            seconds = self._device.seconds(flight.begun, flight.done)
+            self._counters.add(device_seconds=seconds)
+            if (trace := self._counters.trace) is not None and self._zero is not None:
+                began = self._began(flight, seconds, *self._zero)
+                trace.copied(began, seconds, flight.cargo.batch_id, flight.cargo.step)
             flight.cargo.release()
+
+    def _set_zero(self) -> None:
+        """Learn when a place in the stream is passed: the device's clock tells distances only."""
+        event = self._device.record(self._stream, timed=True)
+        event.synchronize()
+        self._zero = event, time.perf_counter()
+
+    def _began(self, flight: _Flight, seconds: float, zero: Event, at: float) -> float:
+        """Return when a copy that is complete began; the distance from zero loses precision by and by."""
+        began = at + self._device.seconds(zero, flight.begun)
+        return max(min(began, time.perf_counter() - seconds), flight.asked)
 
     def settle(self) -> None:
         """Wait for what was asked for before something failed: its memory must stay until then."""
