@@ -28,7 +28,7 @@ Batch = tuple[int, int]
 _MOST_LANES = 1000  # of one loader, in the numbers that threads get
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # never changed; but to make a frozen one takes four times as long
 class Span:
     """Something that took time."""
 
@@ -48,12 +48,12 @@ class Span:
 
     @property
     def weight(self) -> int:
-        """The events that become of it, at most; the second arrow of a batch of a run is its read's."""
-        arrows = 2 if self.run is not None else 1
+        """The events that become of it, at most: a plan counts its run's read, a job a way of its own."""
+        arrows = 2 if self.run is not None else 3 if self.lane.startswith("worker") else 1
         return 1 + len(self.parts) + arrows * len(self.batches)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # never changed; but to make a frozen one takes four times as long
 class Mark:
     """Something that happened at a moment."""
 
@@ -65,7 +65,7 @@ class Mark:
     weight = 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # never changed; but to make a frozen one takes four times as long
 class Level:
     """How many there were of something from a moment on."""
 
@@ -215,14 +215,17 @@ class _Drawing:
             for batch in one.span.batches:
                 ways[batch].append(one)
         for _, way in sorted(ways.items()):
-            if len(way) < 2:
-                continue
-            way.sort(key=lambda one: one.end)
-            for number, one in enumerate(way):
-                kind = "s" if not number else "f" if number == len(way) - 1 else "t"
-                more: dict[str, Any] = {"bp": "e"} if kind == "f" else {}
-                self._event(kind, one.end, one.thread, name="batch", cat="batch", id=self.arrows, **more)
-            self.arrows += 1
+            for chain in _chains(way):
+                self._draw_chain(chain)
+
+    def _draw_chain(self, chain: Sequence[_Placed]) -> None:
+        if len(chain) < 2:
+            return
+        for number, one in enumerate(chain):
+            kind = "s" if not number else "f" if number == len(chain) - 1 else "t"
+            more: dict[str, Any] = {"bp": "e"} if kind == "f" else {}
+            self._event(kind, one.end, one.thread, name="batch", cat="batch", id=self.arrows, **more)
+        self.arrows += 1
 
     def _event(self, kind: str, at: int, thread: int, order: int = 0, **more: Any) -> None:
         event = {"ph": kind, "pid": self.process, "tid": thread, "ts": at / 1000, **more}
@@ -243,6 +246,18 @@ def _with_reads(placed: Sequence[_Placed]) -> Iterator[_Placed]:
             last[run] = one
     for run, one in last.items():
         yield replace(one, span=replace(one.span, batches=batches_of[run]))
+
+
+def _chains(way: list[_Placed]) -> Iterator[list[_Placed]]:
+    """Return the way of a batch, and the side ways of jobs that were done beside the one that ended last."""
+    way.sort(key=lambda one: one.end)
+    kinds = [_kind(one.span.lane) for one in way]
+    jobs = [place for place, kind in enumerate(kinds) if kind == "worker"]
+    yield [one for place, one in enumerate(way) if place not in jobs[:-1]]
+    for job in jobs[:-1]:
+        before = [one for one, kind in zip(way[:job], kinds, strict=False) if kind in ("order", "read")]
+        after = [one for one, kind in zip(way[job:], kinds[job:], strict=True) if kind == "hand-over"]
+        yield [*before[-1:], way[job], *after[:1]]
 
 
 def _named(what: str, process: int, thread: int, **args: Any) -> dict[str, Any]:

@@ -82,6 +82,26 @@ def test_a_batch_is_followed_from_its_last_read() -> None:
     assert chains(found) == [["order", "read 2", "worker process 7", "hand-over", "consumer"]]
 
 
+def test_jobs_done_side_by_side_meet_at_the_hand_over() -> None:
+    """A batch that was cut has one way to the user; its other parts have theirs as far as they meet it."""
+    batch = ((1, 0),)
+    entries = [
+        Span("order", "plan", 0.0, 0.1, None, batch, run=(1, 0)),
+        Span("worker process 7", "batch 0", 0.2, 0.5, None, batch),
+        Span("worker process 8", "batch 0", 0.2, 0.6, None, batch),
+        Span("hand-over", "batch 0", 0.7, 0.8, None, batch),
+        Span("consumer", "wait", 0.7, 0.9, None, batch),
+    ]
+
+    found = drawn([(0, entry) for entry in entries])
+
+    assert problems(found) == []
+    assert sorted(chains(found)) == [
+        ["order", "worker process 7", "hand-over"],
+        ["order", "worker process 8", "hand-over", "consumer"],
+    ]
+
+
 def test_lanes_stand_in_the_order_of_the_way() -> None:
     """From above to below as a batch passes them, workers by number, and rows of one kind side by side."""
     names = ["consumer", "worker process 10", "read", "read", "worker process 9", "order"]

@@ -37,6 +37,38 @@ class _Flight:
     asked: float  # when
 
 
+class _Clock:
+    """Tells when a device did something, by the host's clock; its own tells distances only.
+
+    Args:
+        device: whose.
+        stream: in which it looks for a place whose time is known.
+    """
+
+    def __init__(self, device: Device, stream: Stream) -> None:
+        self._device = device
+        self._free = 0.0  # when the last copy had ended
+        tries = [self._try(stream) for _ in range(3)]
+        _, self._zero, self._at = min(tries, key=lambda one: one[0])
+
+    def began(self, flight: _Flight, seconds: float) -> float:
+        """Return when a copy began that is complete now; later ones never before earlier ones have ended."""
+        late = self._at + self._device.seconds(self._zero, flight.begun) + seconds - time.perf_counter()
+        self._at -= max(late, 0.0)  # it would have ended in the future: the host saw zero late
+        began = self._at + self._device.seconds(self._zero, flight.begun)
+        began = max(began, flight.asked, self._free)
+        self._free = began + seconds
+        return began
+
+    def _try(self, stream: Stream) -> tuple[float, Event, float]:
+        """Return how long a place took to be passed, the place, and when the host saw that."""
+        began = time.perf_counter()
+        event = self._device.record(stream, timed=True)
+        event.synchronize()
+        now = time.perf_counter()
+        return now - began, event, now
+
+
 class Sender:
     """Sends batches, on one stream.
 
@@ -54,7 +86,7 @@ class Sender:
         self._counters = counters
         self._stream: Stream = None
         self._flights: deque[_Flight] = deque()
-        self._zero: tuple[Event, float] | None = None  # a place in the stream, and when it was passed
+        self._clock: _Clock | None = None  # while there is a trace
 
     @property
     def flights(self) -> int:
@@ -77,8 +109,8 @@ class Sender:
 
         if parcel.there:  # made in this thread, on the stream that is its current one, and maybe not yet done
             self._device.wait(self._stream, self._device.record(self._device.current_stream()))
-        if self._counters.trace is not None and self._zero is None:
-            self._set_zero()
+        if self._counters.trace is not None and self._clock is None:
+            self._clock = _Clock(self._device, self._stream)
         asked = time.perf_counter()
         begun = self._device.record(self._stream, timed=True)
         found, block, size, stage = self._bring(parcel)
@@ -107,21 +139,10 @@ class Sender:
             self._flights.popleft()
             seconds = self._device.seconds(flight.begun, flight.done)
             self._counters.add(device_seconds=seconds)
-            if (trace := self._counters.trace) is not None and self._zero is not None:
-                began = self._began(flight, seconds, *self._zero)
+            if (trace := self._counters.trace) is not None and self._clock is not None:
+                began = self._clock.began(flight, seconds)
                 trace.copied(began, seconds, flight.cargo.batch_id, flight.cargo.step)
             flight.cargo.release()
-
-    def _set_zero(self) -> None:
-        """Learn when a place in the stream is passed: the device's clock tells distances only."""
-        event = self._device.record(self._stream, timed=True)
-        event.synchronize()
-        self._zero = event, time.perf_counter()
-
-    def _began(self, flight: _Flight, seconds: float, zero: Event, at: float) -> float:
-        """Return when a copy that is complete began; the distance from zero loses precision by and by."""
-        began = at + self._device.seconds(zero, flight.begun)
-        return max(min(began, time.perf_counter() - seconds), flight.asked)
 
     def settle(self) -> None:
         """Wait for what was asked for before something failed: its memory must stay until then."""
