@@ -210,9 +210,9 @@ class BatchIterator(Steps):
             )
         self._over = True
         self._counters.pause()
-        if (trace := self._counters.trace) is not None:
-            trace.failed(type(error).__name__, getattr(error, "step", None))
         self._handover.close()
+        if (trace := self._counters.trace) is not None:
+            trace.failed(type(error).__name__, error.step)
 
 
 class LateIterator:

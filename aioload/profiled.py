@@ -1,4 +1,7 @@
-"""Profiled: shows the waits for batches to a torch profiler that runs."""
+"""Profiled: shows the waits for batches to a torch profiler that runs.
+
+In an `async for` other tasks run during a wait, and what they do is shown inside of it.
+"""
 
 from __future__ import annotations
 

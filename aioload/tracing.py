@@ -36,7 +36,7 @@ __all__ = ["MAX_EVENTS", "Recorder", "Teller", "Traced", "trace", "traced"]
 _log = logging.getLogger("aioload.trace")
 
 MAX_EVENTS = 100_000
-"""Kept by default: some 15 MB of JSON, half a second to write, and a few thousand batches."""
+"""Kept by default: some 10 MB of JSON, a second to write at most, and a few thousand batches."""
 
 _SHORTEST = 1e-4  # seconds; a wait of the engine's below it is none that anybody would look for
 
@@ -98,10 +98,12 @@ class Recorder:
 
     def finish(self) -> None:
         """Write the file; twice is free, and what fails here is logged: no run should end for it."""
+        if self._origin.is_left:
+            return  # of a fork: the file is the parent's, and the lock may be held for ever
         with self._lock:
             over, self._over = self._over, True
             entries, self._entries = self._entries, []
-        if over or self._origin.is_left:  # of a fork: the file is the parent's
+        if over:
             return
         try:
             _write(self._path, events(entries, self._loaders, self._start), self._facts())
@@ -262,7 +264,7 @@ def trace(path: str | os.PathLike[str], *, max_events: int = MAX_EVENTS) -> Iter
 
     Args:
         path: of the file; compressed if it ends in ".gz".
-        max_events: how many events it may have: about 15 for each batch.
+        max_events: how many events it may have: 15 for each batch, and more where it has several jobs or reads.
 
     Raises:
         ConfigError: there cannot be such a file.
