@@ -264,7 +264,7 @@ def trace(path: str | os.PathLike[str], *, max_events: int = MAX_EVENTS) -> Iter
 
     Args:
         path: of the file; compressed if it ends in ".gz".
-        max_events: how many events it may have: 15 for each batch, and more where it has several jobs or reads.
+        max_events: how many events it may have: 15 for each batch, and more where jobs or reads are several.
 
     Raises:
         ConfigError: there cannot be such a file.
