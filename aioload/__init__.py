@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .shard.writer import Writer
     from .stats import LoaderStats
     from .sync import SyncLoader
+    from .tracing import trace
 else:
     from ._front import __dir__ as __dir__
     from ._front import __getattr__ as __getattr__
@@ -49,4 +50,5 @@ __all__ = [
     "batching",
     "collate",
     "decode",
+    "trace",
 ]

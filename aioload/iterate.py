@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import anyio
@@ -13,6 +13,7 @@ import anyio.lowlevel
 
 from ._pipeline.deliver import Delivery
 from .errors import AioloadError, ClosedError
+from .profiled import profiling, shown
 from .wake import waker
 
 if TYPE_CHECKING:
@@ -86,6 +87,12 @@ class Steps(ABC):
         return self
 
     def __next__(self) -> Any:
+        if profiling():
+            with shown():
+                return self._next()
+        return self._next()
+
+    def _next(self) -> Any:
         arrived = self._counters.arrive()
         while True:
             try:
@@ -98,7 +105,14 @@ class Steps(ABC):
                 self._place.wait(_LIVENESS)
                 self._bringer.check()
 
-    async def __anext__(self) -> Any:
+    def __anext__(self) -> Awaitable[Any]:
+        return self._anext_shown() if profiling() else self._anext()
+
+    async def _anext_shown(self) -> Any:
+        with shown():
+            return await self._anext()
+
+    async def _anext(self) -> Any:
         arrived = self._counters.arrive()
         if time.monotonic() - self._last_checkpoint > _NEIGHBOURS:
             await anyio.lowlevel.checkpoint()
@@ -181,6 +195,8 @@ class BatchIterator(Steps):
             self._give_up(error)
             raise
         self._counters.leave(arrived, item.rows, item.size)
+        if (trace := self._counters.trace) is not None:
+            trace.taken(arrived, item.batch_id, (self.plan.epoch, self._handover.due - 1), item.rows)
         self._loader.handed_out(self, self._handover.due)
         return batch
 
@@ -195,6 +211,8 @@ class BatchIterator(Steps):
         self._over = True
         self._counters.pause()
         self._handover.close()
+        if (trace := self._counters.trace) is not None:
+            trace.failed(type(error).__name__, error.step)
 
 
 class LateIterator:

@@ -57,6 +57,7 @@ from .report import render
 from .stats import Counters, LoaderStats
 from .sync import SyncLoader
 from .table import largest_record
+from .tracing import Recorder, traced
 
 if TYPE_CHECKING:
     from ._pipeline.deliver import Delivery
@@ -126,6 +127,8 @@ class Loader:
             like one that died; the error then has its stack. None waits for ever.
         max_jobs_per_worker: replace a worker after so many jobs, for user code that leaks memory.
         seed_globals: seed `random`, `numpy.random` and torch for each sample around user code.
+        trace: a file that is written when the loader is closed, and shows in Perfetto what it did until then;
+            see `aioload.trace`, which traces a stretch of a run.
 
     Raises:
         ConfigError: an option cannot work; nothing was started.
@@ -160,6 +163,7 @@ class Loader:
         worker_timeout: float | None = None,
         max_jobs_per_worker: int | None = None,
         seed_globals: bool = True,
+        trace: str | os.PathLike[str] | None = None,
     ) -> None:
         self.dataset = dataset if isinstance(dataset, Collection) else Dataset(dataset)
         self.batch_size = None if isinstance(batch_size, Budget) else count("batch_size", batch_size, least=1)
@@ -198,6 +202,10 @@ class Loader:
         )
 
         self.counters = Counters()
+        self._recorder = None if trace is None else Recorder(trace)
+        if self._recorder is not None:
+            weakref.finalize(self, self._recorder.finish)  # a loader that is forgotten has its trace as well
+        traced(self.counters, str(self.dataset.source), self._recorder)
         self._engine: Engine | None = None
         self._finalizer: weakref.finalize[Any, Any] | None = None
         self._iterator: weakref.ref[BatchIterator] | None = None  # weak: a cycle would delay collecting
@@ -310,8 +318,12 @@ class Loader:
             self._starting.release()  # what was being opened is closed by now
         if self._finalizer is not None:
             self._finalizer.detach()
-        if engine is not None:
-            end(engine)
+        try:
+            if engine is not None:
+                end(engine)
+        finally:
+            if self._recorder is not None:
+                self._recorder.finish()
 
     # looking
 

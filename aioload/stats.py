@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .tracing import Teller
 
 __all__ = ["Counters", "LoaderStats"]
 
@@ -123,6 +126,7 @@ class Counters:
     def __init__(self) -> None:
         self._values: dict[str, float] = {field.name: 0 for field in fields(LoaderStats)}
         self.reasons: dict[str, str] = {}  # why a setting is what it is, by the name of its counter
+        self.trace: Teller | None = None  # told of what happens, while somebody wants to know
         self._left_at: float | None = None
         self._arrived_at: float | None = None
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import time
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from .._workers.pool import Runner
     from ..policy import Skips
     from ..stats import Counters
+    from ..timeline import Batch
+    from ..tracing import Teller
     from .mapped import Mapped
     from .memory import Lease, Memory
     from .plan import Run
@@ -545,20 +548,50 @@ class Walk:
             for lease in kept:
                 lease.release()
 
+        asked = time.perf_counter()
         try:
             answer = await self._runner.run(job, self._run.order, done)
         except WorkerDied as died:
+            if (trace := self._counters.trace) is not None:
+                trace.died(died.how, self._batches(job))
             if self._is_mapped and died.exit_code == -signal.SIGBUS:  # the file was cut under its mapping
                 raise Unmapped from died
             if isinstance(job, Decode) and not job.collect and died.row is not None:
                 self._suspect(job, died.row)
             raise
+        if (trace := self._counters.trace) is not None:
+            self._trace(trace, job, answer, asked)
         if self._mapped is not None:
             self._mapped.note(answer.faults)
             if any(map(_is_unmapped, answer.outcomes)):
                 raise Unmapped
         self._count(job, answer)
         return answer
+
+    def _trace(self, trace: Teller, job: Job, answer: Answer, asked: float) -> None:
+        """Tell a trace of a job that has come back."""
+        parts = (
+            ("decode", answer.decode_seconds),
+            ("transform", answer.transform_seconds),
+            ("collate", answer.collate_seconds),
+        )
+        what = "collate" if isinstance(job, Collate) else ""
+        place = answer.pid, answer.began, answer.stopped
+        trace.job(what, self._batches(job), asked, place, parts)
+
+    def _batches(self, job: Job) -> tuple[Batch, ...]:
+        """Return the batches that a job is about, as traces call them."""
+        number, first = self._run.order[0], self._run.first_step
+        if isinstance(job, Collate):
+            return ((number, job.step),)
+        steps = list(dict.fromkeys(segment.step for segment in job.segments))
+        last, rows = steps[-1] - first, self._run.rows
+        joined = job.segments[-1].batch_rows - rows[last]
+        while joined > 0:  # batches that are made as if they were one
+            last += 1
+            joined -= rows[last]
+            steps.append(first + last)
+        return tuple((number, step) for step in steps)
 
     @property
     def _is_mapped(self) -> bool:

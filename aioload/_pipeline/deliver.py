@@ -73,6 +73,7 @@ class Delivery:
     skipped: Skips = field(default_factory=list)
     outside: Charge | None = None  # for what lies outside of the arena while it waits
     place: NDArray[np.uint8] | None = None  # where all of it lies, if it lies in one piece
+    batch_id: tuple[int, int] | None = None  # pass and step, for a trace
 
 
 def to_torch(array: NDArray[Any]) -> Any:

@@ -82,6 +82,8 @@ class Reader:
                 began = time.perf_counter()
                 await storage.read_into(self._shards[shard], start + place, part)
                 self._counters.read(len(part), time.perf_counter() - began)
+                if (trace := self._counters.trace) is not None:
+                    trace.read(self._shards[shard], began, len(part), order)
             self._on_read()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -236,7 +237,13 @@ class House:
         paths = () if self.mapped is None else self.mapped.paths
         recipe = cloudpickle.dumps(replace(self.settings.recipe, paths=paths))
         handle = ArenaHandle(self.memory.arena)
-        return WorkerPool(options, handle, marks, recipe, threads, lambda: self.counters.add(restarts=1))
+        restarted = partial(self.counters.add, restarts=1)
+        return WorkerPool(options, handle, marks, recipe, threads, restarted, self._started)
+
+    def _started(self, process: int, began: float) -> None:
+        """Tell a trace of a worker that is up."""
+        if (trace := self.counters.trace) is not None:
+            trace.started(process, began)
 
 
 def reserved_bytes(workers: PoolOptions) -> int:

@@ -9,9 +9,10 @@ comes bare, at its own step.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -145,10 +146,17 @@ class Pass:
         """Admit runs, one after the other, until all steps are under way or one cannot be."""
         step, number = self.handover.due, 0
         while step < self.handover.stop:
+            began = time.perf_counter()
             stop = await self._until_near(step)
-            mapped = self._house.mapped
+            mapped, trace = self._house.mapped, self._house.counters.trace
+            if trace is not None:
+                trace.held(began, "is far enough ahead")
+                began = time.perf_counter()
             run = self._planned(step, stop, (self._number, number))
             stop = run.steps.stop
+            if trace is not None:
+                trace.planned(began, run.order, run.steps, len(run.table))
+                began = time.perf_counter()
             self._house.enter(run.order, partial(self._is_due, step))
             try:
                 brought = await self._admit(run, window)
@@ -158,6 +166,8 @@ class Pass:
                     raise
                 self.handover.put(step, self._told(error, step))
                 return
+            if trace is not None:
+                trace.held(began, "waits for memory")
             self._steps = stop - step
             if mapped is not None and mapped.due:
                 group.start_soon(mapped.look)
@@ -233,13 +243,20 @@ class Pass:
         missing = set(run.steps)
 
         def put(step: int, result: Made | Joined | AioloadError) -> None:
+            trace, began = self._house.counters.trace, time.perf_counter()
             items = self._deliver(step, result)
+            if trace is not None:
+                items = self._numbered(step, items)
             missing.difference_update(range(step, step + len(items)))
             told = [
                 self._told(item, place) if isinstance(item, AioloadError) else item
                 for place, item in enumerate(items, step)
             ]
+            if trace is not None:  # before the user can have taken them
+                trace.ready(began, tuple((self._number, place) for place in range(step, step + len(told))))
             self.handover.put(step, *told)
+            if trace is not None and self._before is None:  # else the user still takes from the pass before
+                trace.waiting(self.handover.ready)
 
         try:
             if brought is None or not await self._make_together(run, brought, put, missing):
@@ -322,6 +339,13 @@ class Pass:
             failed = as_ours(error)
             steps = len(result.rows) if isinstance(result, Joined) else 1
             return [copy(failed) for _ in range(steps)]  # each is told its own step
+
+    def _numbered(self, step: int, items: list[Item]) -> list[Item]:
+        """Return what is delivered with what a trace calls it."""
+        return [
+            replace(item, batch_id=(self._number, place)) if isinstance(item, Delivery) else item
+            for place, item in enumerate(items, step)
+        ]
 
     def _check_first(self, step: int, made: Made, rows: int) -> None:
         """Refuse the limit where the first batch of all shows that there is no room for a larger one.

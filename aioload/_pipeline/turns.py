@@ -81,6 +81,9 @@ class Turns:
     def taken(self, item: Item) -> None:
         """Note, from the thread that takes (with a device the copy thread), that a step was taken."""
         memory, passes = self._house.memory, (self._current, self._ahead)
+        trace = self._house.counters.trace
+        if trace is not None and self._current is not None:
+            trace.waiting(self._current.handover.ready)
         if isinstance(item, Delivery) and self._house.settings.device is None:
             if item.lease is not None:
                 memory.hold_later(item.lease)

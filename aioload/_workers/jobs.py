@@ -159,6 +159,8 @@ class Answer:
     faults: int = 0  # waits for the disk, where records lie in mapped files
     work_seconds: float = 0.0  # all in all, in a process of its own
     blocked_seconds: float = 0.0  # of it, neither computing nor waiting for a CPU
+    began: float = 0.0  # by `time.perf_counter`, which most systems count alike in all processes
+    stopped: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,6 +104,7 @@ class WorkerPool:
         recipe: pickled `Recipe`.
         threads: where starting, ending and asking processes may block; enough for all workers at once.
         on_restart: told of each worker that was replaced because it died.
+        on_start: told of each worker that is up: its process, and when its start began.
     """
 
     def __init__(
@@ -114,12 +115,14 @@ class WorkerPool:
         recipe: bytes,
         threads: Executor,
         on_restart: Callable[[], None],
+        on_start: Callable[[int, float], None] = lambda pid, began: None,
     ) -> None:
         self._options = options
         self._handle = handle
         self._recipe = recipe
         self._threads = threads
         self._on_restart = on_restart
+        self._on_start = on_start
         self._queue: list[Ticket] = []
         self._numbers = itertools.count()
         self._job_seconds = 1.0  # moving average; the first jobs count as long
@@ -211,6 +214,7 @@ class WorkerPool:
 
     async def _start(self, seat: Seat) -> None:
         """Start a seat's process."""
+        began = time.perf_counter()
         try:
             startup = await self._loop.run_in_executor(self._threads, seat.start)
         except (OSError, EOFError, RuntimeError) as error:  # TimeoutError, BrokenProcessPool are among them
@@ -224,6 +228,7 @@ class WorkerPool:
             self._break(WorkerError(message, cause=startup.trace))
             return
         self._failed_starts = 0
+        self._on_start(startup.pid, began)
         seat.extra = False
         if seat.state is SeatState.STARTING:
             seat.state = SeatState.READY

@@ -102,18 +102,26 @@ class Worker:
     def run(self, job: Job) -> Answer:
         """Do a job. Never raises for the user's reasons."""
         self._decode_seconds = self._transform_seconds = self._collate_seconds = 0.0
-        self._mark_none()
+        began = self._mark_none()
         faults = _faults() if self._recipe.paths else 0
         outcomes = (self._collate(job),) if isinstance(job, Collate) else tuple(self._decode(job))
         self._mark_row[0] = -1
         self._mark_began[0] = 0.0
         seconds = (self._decode_seconds, self._transform_seconds, self._collate_seconds)
-        return Answer(outcomes, *seconds, os.getpid(), _faults() - faults if self._recipe.paths else 0)
+        return Answer(
+            outcomes,
+            *seconds,
+            os.getpid(),
+            _faults() - faults if self._recipe.paths else 0,
+            began=began,
+            stopped=time.perf_counter(),
+        )
 
-    def _mark_none(self) -> None:
-        """Note that what happens from now on is about no single record."""
+    def _mark_none(self) -> float:
+        """Note that what happens from now on is about no single record; return the time."""
         self._mark_row[0] = -1
-        self._mark_began[0] = time.perf_counter()
+        self._mark_began[0] = now = time.perf_counter()
+        return now
 
     def _decode(self, job: Decode) -> Iterator[Outcome]:
         table = self._table(job.table)

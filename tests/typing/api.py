@@ -50,9 +50,12 @@ async def train(folder: Path) -> aioload.LoaderStats:
         memory_limit="1GiB",
         reads="file",
         seed_globals=False,
+        trace=folder / "run.json.gz",
     )
     async with loader as entered:
         assert_type(entered, aioload.Loader)
+        with aioload.trace("run.json", max_events=1000) as nothing:
+            assert_type(nothing, None)
         async for batch in loader:
             keep(batch["image"])
 
