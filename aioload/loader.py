@@ -17,7 +17,6 @@ import anyio
 
 from ._device.choose import choose as choose_device
 from ._device.convert import Convert, PerChannel
-from ._pipeline.deliver import to_torch
 from ._pipeline.engine import Engine
 from ._pipeline.exits import close_forgotten, end, remember
 from ._pipeline.house import Settings
@@ -44,6 +43,7 @@ from .options import (
     count,
     decoders,
     is_users,
+    output_of,
     packages,
     seconds,
     warn_once,
@@ -107,6 +107,8 @@ class Loader:
             take no more than a quarter of its memory. Without workers files are read in any case.
         rank: of this process; by default what torch.distributed says, else `RANK`, else 0.
         world_size: ranks in all; by default what torch.distributed says, else `WORLD_SIZE`, else 1.
+        output: "torch" gives tensors; "numpy" gives arrays over the same memory, yours to keep and to write
+            to, which JAX and others take by DLPack. Torch is then never imported here.
         device: where batches arrive, as `torch.device` takes it: "cuda" (the one that is current when the
             loader is made), "cuda:1". A thread copies them on a stream of its own, while you work with those
             before; two batches (one, if they take more than 1 GiB) wait there at most. The tensors of a batch
@@ -151,6 +153,7 @@ class Loader:
         reads: Literal["auto", "file", "mmap"] = "auto",
         rank: int | None = None,
         world_size: int | None = None,
+        output: Literal["torch", "numpy"] = "torch",
         device: Any = None,
         channels_last: bool = False,
         dtype: Any | Mapping[str, Any] | None = None,
@@ -183,6 +186,7 @@ class Loader:
             parse_bytes(memory_limit, name="memory_limit")
         check_functions(transform, collate, self._decode, travel=self.num_workers > 0)
         self._convert = Convert(channels_last=channels_last, dtype=dtype, mean=mean, std=std)
+        self._output = output_of(output, device, converts=self._convert.active)
         self._device = choose_device(device)
         policy = choose(on_error)
         self._remains = Remains(policy)
@@ -425,7 +429,7 @@ class Loader:
             prefetch=self._prefetch,
             memory_limit=limit,
             window_bytes=self._window_bytes(limit),
-            output=to_torch,
+            output=self._output,
             extents=lambda: [extent for source in sources for extent in source.index.extents()],
             on_kept=warn_once(),
             device=self._device,

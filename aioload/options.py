@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import cloudpickle
 
+from ._pipeline.deliver import OUTPUTS, Output
 from ._workers.task import wants_rng
 from .decode import for_kind
 from .errors import ConfigError
@@ -23,6 +24,7 @@ __all__ = [
     "count",
     "decoders",
     "is_users",
+    "output_of",
     "packages",
     "seconds",
     "warn_once",
@@ -74,6 +76,24 @@ def decoders(decode: Decode | None) -> dict[str, Any]:
         else:
             raise ConfigError(f'decode[{field!r}] must be a decoder or "raw", got {decoder!r}')
     return found
+
+
+def output_of(name: Any, device: Any, *, converts: bool) -> Output:
+    """Return what batches are made of, having checked that what is asked for goes with it.
+
+    Args:
+        name: as `Loader` takes it.
+        device: likewise; None and "cpu" go with everything.
+        converts: whether conversions are asked for, which are torch's.
+    """
+    if not isinstance(name, str) or name not in OUTPUTS:
+        raise ConfigError(f'output must be "torch" or "numpy", got {name!r}')
+    if name == "numpy" and (converts or device not in (None, "cpu")):
+        raise ConfigError(
+            'output="numpy" gives arrays in host memory, without torch; device, channels_last, dtype, mean '
+            "and std are for tensors: leave them out, and let what takes the arrays copy and convert"
+        )
+    return OUTPUTS[name]
 
 
 def is_users(decoder: Any) -> bool:
