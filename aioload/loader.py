@@ -22,6 +22,7 @@ from ._pipeline.exits import close_forgotten, end, remember
 from ._pipeline.house import Settings
 from ._pipeline.needs import Need, foresee
 from ._pipeline.sizes import MOST_PARTS
+from ._pipeline.zones import wanted_window
 from ._workers.context import warm_up
 from ._workers.jobs import Recipe
 from ._workers.pool import PoolOptions
@@ -462,10 +463,7 @@ class Loader:
         table = self.dataset.table
         lanes = len(table.lines) * self.shuffle.lanes // math.gcd(self.shuffle.lanes, self.world_size)
         piece = self.shuffle.block_bytes + table.data_bytes // max(sum(table.lines), 1)
-        needed = min(lanes * piece, table.data_bytes) + (1 << 16)
-        # more than the lanes' own: batches on their way still use older pieces, the next epoch's come early
-        window = min(needed * 5 // 2, limit // 4)
-        return window if window >= needed else 0
+        return wanted_window(lanes, piece, table.data_bytes, limit)
 
     def batches(self) -> BatchIterator:
         """Begin an epoch; an iteration that has not ended is taken over."""
