@@ -358,8 +358,9 @@ def _distinct(records: Records) -> Records:
 
     `np.unique` goes by a hash, which takes seconds for millions of evenly spaced numbers.
     """
-    ordered = np.sort(records, kind="stable")
-    return ordered[np.concatenate([[True], ordered[1:] != ordered[:-1]])]
+    ordered: Records = np.sort(records, kind="stable")
+    is_new: NDArray[np.bool_] = np.append(True, ordered[1:] != ordered[:-1])
+    return ordered[is_new]
 
 
 def _points(drawn: NDArray[np.uint64], size: Records | int) -> Records:
