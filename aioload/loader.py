@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 import warnings
@@ -47,10 +46,12 @@ from .options import (
     output_of,
     packages,
     seconds,
+    warn_of_lanes,
     warn_once,
     workers,
 )
 from .order import Shuffle
+from .part import is_worth_sharing
 from .policy import OnError, Skipped, choose
 from .ranks import find_rank
 from .remains import Remains
@@ -412,6 +413,8 @@ class Loader:
     def _settings(self) -> Settings:
         table, sources, limit = self.dataset.table, self.dataset.sources, byte_limit(self._memory_limit)
         labels, recipe = table.shards, self._recipe()
+        if self.rank == 0:
+            warn_of_lanes(self.shuffle, self.world_size, table.data_bytes)
         growth = foresee(recipe, self.num_workers, MOST_PARTS)
         if len(sources) > 1:
             pairs = zip(table.shards, table.shard_sources, strict=True)
@@ -458,12 +461,13 @@ class Loader:
 
     def _window_bytes(self, limit: int) -> int:
         """Return the room for pieces that are read whole: those of all lanes of this rank, or none."""
-        if self.shuffle.mode != "block":
+        course, table = self._course, self.dataset.table
+        if self.shuffle.mode != "block" or not is_worth_sharing(course.readers, course.record_bytes):
             return 0
-        table = self.dataset.table
-        lanes = len(table.lines) * self.shuffle.lanes // math.gcd(self.shuffle.lanes, self.world_size)
-        piece = self.shuffle.block_bytes + table.data_bytes // max(sum(table.lines), 1)
-        return wanted_window(lanes, piece, table.data_bytes, limit)
+        lanes = len(table.lines) * self.shuffle.lanes * course.readers // self.world_size
+        return wanted_window(
+            lanes, self.shuffle.block_bytes + int(course.record_bytes), table.data_bytes, limit
+        )
 
     def batches(self) -> BatchIterator:
         """Begin an epoch; an iteration that has not ended is taken over."""

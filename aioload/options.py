@@ -14,6 +14,8 @@ from ._workers.task import wants_rng
 from .decode import for_kind
 from .errors import ConfigError
 from .machine import available_memory, local_world_size, parse_bytes, usable_cpus
+from .order import Shuffle
+from .part import readers_of_piece
 
 __all__ = [
     "Collate",
@@ -27,6 +29,7 @@ __all__ = [
     "output_of",
     "packages",
     "seconds",
+    "warn_of_lanes",
     "warn_once",
     "workers",
 ]
@@ -34,6 +37,8 @@ __all__ = [
 _log = logging.getLogger("aioload.loader")
 
 _MAX_AUTO_MEMORY = 2 << 30
+_MANY_READERS = 4  # of a piece, from which a warning says so
+_NOT_SMALL = 1 << 30  # bytes of a set
 _WORKERS_PER_CPU = 4  # at most, where workers mostly wait
 
 Transform = Callable[..., Any]
@@ -146,6 +151,21 @@ def byte_limit(limit: int | str) -> int:
     if limit != "auto":
         return parse_bytes(limit, name="memory_limit")
     return min(_MAX_AUTO_MEMORY, available_memory() // 4 // local_world_size())
+
+
+def warn_of_lanes(shuffle: Shuffle, world_size: int, data_bytes: int) -> None:
+    """Warn where many ranks would read the same pieces of a set that is not small."""
+    readers = readers_of_piece(world_size, shuffle.lanes)
+    if shuffle.mode == "block" and readers >= _MANY_READERS and data_bytes >= _NOT_SMALL:
+        lanes = -(-max(shuffle.lanes, world_size) // world_size) * world_size
+        _log.warning(
+            "%d ranks do not divide %d lanes: each piece of the set is needed by %d of them. lanes=%d would "
+            "spare that; it is part of the order, so choose it before the first epoch",
+            world_size,
+            shuffle.lanes,
+            readers,
+            lanes,
+        )
 
 
 def warn_once() -> Callable[[], None]:

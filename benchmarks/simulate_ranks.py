@@ -36,7 +36,7 @@ from aioload._pipeline.plan import Piece, Plan, plan_run
 from aioload._pipeline.zones import wanted_window
 from aioload.machine import parse_bytes
 from aioload.order import BlockOrder, Blocks, Order, Shuffle
-from aioload.part import Part
+from aioload.part import Part, is_worth_sharing, readers_of_piece
 from aioload.shard.format import DATA_START
 from aioload.storage.flow import PART_BYTES
 from aioload.table import Place, RecordTable, Spans
@@ -170,7 +170,7 @@ class Row:
     window_bytes: int
     """Pieces that a rank has open at a time, one for each of its lanes."""
     whole: bool
-    """Whether the memory limit has room for these; else each record is read by itself."""
+    """Whether that is better and the memory limit has room for these; else each record is read by itself."""
     epoch_bytes: int
     """That each rank reads, an epoch."""
     epoch_requests: int
@@ -204,14 +204,15 @@ def simulate(job: Job, world_size: int) -> Row:
     assert isinstance(order, BlockOrder)
     for start in (0, len(table) // 3 + 17):
         _look_at_steps(job, order, job.parts(world_size, start), look)
-    readers = world_size // math.gcd(world_size, order.lanes)
+    readers = readers_of_piece(world_size, order.lanes)
     planned = _look_at_pieces(job, order, world_size, readers, look)
 
     pieces = len(table.blocks(job.shuffle.block_bytes)) + order.lanes - 1  # borders of lanes cut blocks
     piece_bytes = table.data_bytes // pieces
     own_lanes = order.lanes * readers // world_size
     largest = job.shuffle.block_bytes + table.data_bytes // len(table)
-    whole = wanted_window(own_lanes, largest, table.data_bytes, job.memory_limit) > 0
+    whole = is_worth_sharing(readers, table.data_bytes / len(table))
+    whole = whole and wanted_window(own_lanes, largest, table.data_bytes, job.memory_limit) > 0
     times = readers if whole else 1
     parts_of_piece = -(-piece_bytes // PART_BYTES)
     requests = (pieces * readers * parts_of_piece if whole else len(table)) / world_size

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,11 +25,12 @@ __all__ = ["PAGE_BYTES", "PagedArray", "Pages"]
 
 Array = npt.NDArray[Any]
 
-PAGE_BYTES = 64 << 10
-"""Of a page: its sum takes 4 bytes, so that those of 120 GB take 8 MB."""
+PAGE_BYTES = 16 << 10
+"""Of a page. What is known of it takes 8 bytes, so that for a file of 120 GB they are 60 MB."""
 
-_LEAST_PAGES = 16  # that are kept in any case
-_AT_ONCE = 64  # pages that are read together where a range is wanted
+_LEAST_PAGES = 64  # that are kept in any case
+_AT_ONCE = 256  # pages that are read together where a range is wanted
+_NOWHERE = -1
 
 
 class Pages:
@@ -47,76 +47,122 @@ class Pages:
 
     def __init__(self, path: str, room: int, where: str) -> None:
         self.where = where
-        self.room = max(room // PAGE_BYTES, _LEAST_PAGES) * PAGE_BYTES
         try:
             self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             raise self._unreadable(error) from error
         weakref.finalize(self, os.close, self._fd).atexit = False
         self.size = os.fstat(self._fd).st_size
-        self._sums: npt.NDArray[np.uint32] | None = None
-        self._kept: OrderedDict[int, Array] = OrderedDict()
+        self.crc32c = 0
+        """Of the whole file, once `add_up` has come to its end."""
+        count = -(-self.size // PAGE_BYTES)
+        self._sums = np.zeros(count, np.uint32)
+        self._slot = np.full(count, _NOWHERE, np.int32)  # of each page, where it is kept
+        slots = min(max(room // PAGE_BYTES, _LEAST_PAGES), max(count, 1))
+        self._memory = np.empty((slots, PAGE_BYTES), np.uint8)  # takes none before it is written to
+        self._page = np.full(slots, _NOWHERE, np.int64)  # in each slot
+        self._used = np.zeros(slots, np.int64)  # when each slot was used last, in turns
+        self._turn = 0
         self._lock = threading.Lock()
 
+    @property
+    def room(self) -> int:
+        """Most bytes of pages that are kept."""
+        return self._memory.nbytes
+
+    @property
+    def kept(self) -> int:
+        """Pages that are kept."""
+        return int((self._page != _NOWHERE).sum())
+
     def add_up(self) -> Iterator[None]:
-        """Read all of the file and note the sums of its pages, some at each step; `crc32c` is known then."""
-        sums = np.zeros(-(-self.size // PAGE_BYTES), np.uint32)
+        """Read all of the file, some at each step, and note the sums of its pages."""
         whole = 0
-        for first in range(0, len(sums), _AT_ONCE):
-            data = self._read(first * PAGE_BYTES, min((first + _AT_ONCE) * PAGE_BYTES, self.size))
+        for first in range(0, len(self._sums), _AT_ONCE):
+            data = self._read(first, first + _AT_ONCE)
             whole = crc32c(data, value=whole)
-            for page, start in enumerate(range(0, len(data), PAGE_BYTES), first):
-                sums[page] = crc32c(data[start : start + PAGE_BYTES])
+            self._sums[first : first + _AT_ONCE] = _sums_of(data)
             yield
-        self.crc32c, self._sums = whole, sums
+        self.crc32c = whole
 
     def take(self, start: int, stop: int) -> Array:
-        """Return the bytes `start` to `stop`, not to be written to; what is more than a page is not kept."""
-        first, last = start // PAGE_BYTES, (max(stop, start + 1) - 1) // PAGE_BYTES
-        if first == last:
-            return self.page(first)[start - first * PAGE_BYTES : stop - first * PAGE_BYTES]
+        """Return the bytes `start` to `stop`; pages that are read for it are not kept."""
         found = np.empty(stop - start, np.uint8)
-        for number in range(first, last + 1, _AT_ONCE):
-            begin, end = number * PAGE_BYTES, min((number + _AT_ONCE) * PAGE_BYTES, (last + 1) * PAGE_BYTES)
-            data = self._checked(number, self._read(begin, min(end, self.size)))
-            low, high = max(start, begin), min(stop, end)
+        pages = range(start // PAGE_BYTES, -(-stop // PAGE_BYTES) if stop > start else 0, _AT_ONCE)
+        for first in pages:
+            data, begin = (
+                self._checked(first, min(first + _AT_ONCE, -(-stop // PAGE_BYTES))),
+                first * PAGE_BYTES,
+            )
+            low, high = max(start, begin), min(stop, begin + len(data))
             found[low - start : high - start] = data[low - begin : high - begin]
         found.flags.writeable = False
         return found
 
-    def page(self, number: int) -> Array:
-        """Return a page, which is kept for the next time."""
-        with self._lock:
-            page = self._kept.get(number)
-            if page is not None:
-                self._kept.move_to_end(number)
-                return page
-        begin = number * PAGE_BYTES
-        page = self._checked(number, self._read(begin, min(begin + PAGE_BYTES, self.size)))
-        with self._lock:
-            self._kept[number] = page
-            while len(self._kept) * PAGE_BYTES > self.room:
-                self._kept.popitem(last=False)
-        return page
+    def gather(self, places: npt.NDArray[np.int64], dtype: np.dtype[Any]) -> Array:
+        """Return items from anywhere; the pages they are in are kept.
 
-    @property
-    def kept_bytes(self) -> int:
-        """Memory that pages take."""
-        return len(self._kept) * PAGE_BYTES
+        Args:
+            places: of the items in the file, counted in items.
+            dtype: theirs; a page has a whole number of them.
+        """
+        # hot: some times for each run's plan
+        page, inside = np.divmod(places, PAGE_BYTES // dtype.itemsize)
+        found = np.empty(len(places), dtype)
+        memory = self._memory.view(dtype)
+        with self._lock:
+            slot = self._slot[page]
+            if (slot == _NOWHERE).any():
+                wanted = np.unique(page)
+                if len(wanted) > len(self._page):
+                    return self._gather_in_turn(page, inside, dtype)
+                self._bring(wanted)
+                slot = self._slot[page]
+            self._turn += 1
+            self._used[slot] = self._turn
+            found[:] = memory[slot, inside]
+        return found
+
+    def _gather_in_turn(
+        self, page: npt.NDArray[np.int64], inside: npt.NDArray[np.int64], dtype: np.dtype[Any]
+    ) -> Array:
+        """Return items from more pages than can be kept."""
+        found = np.empty(len(page), dtype)
+        by_page = np.argsort(page, kind="stable")
+        for group in np.split(by_page, np.flatnonzero(np.diff(page[by_page])) + 1):
+            number = int(page[group[0]])
+            data = self._checked(number, number + 1)
+            found[group] = data[: len(data) // dtype.itemsize * dtype.itemsize].view(dtype)[inside[group]]
+        return found
+
+    def _bring(self, wanted: npt.NDArray[np.int64]) -> None:
+        """See to it that all of these pages are kept, in place of those that were used longest ago."""
+        self._turn += 1
+        slot = self._slot[wanted]
+        self._used[slot[slot != _NOWHERE]] = self._turn
+        for number in wanted[slot == _NOWHERE].tolist():
+            data = self._checked(number, number + 1)  # first: it may fail
+            oldest = int(self._used.argmin())
+            if self._page[oldest] != _NOWHERE:
+                self._slot[self._page[oldest]] = _NOWHERE
+            self._memory[oldest, : len(data)] = data
+            self._page[oldest], self._slot[number], self._used[oldest] = number, oldest, self._turn
 
     def __repr__(self) -> str:
-        return f"<Pages {self.where!r} size={self.size} kept={self.kept_bytes} of {self.room}>"
+        return f"<Pages {self.where!r} size={self.size} kept={self.kept} of {len(self._page)}>"
 
-    def _checked(self, first: int, data: Array) -> Array:
-        """Compare pages with their sums."""
-        assert self._sums is not None, "the file was read to its end first"
-        for page, start in enumerate(range(0, len(data), PAGE_BYTES), first):
-            if crc32c(data[start : start + PAGE_BYTES]) != self._sums[page]:
-                raise self._changed(first * PAGE_BYTES + start)
+    def _checked(self, first: int, stop: int) -> Array:
+        """Return the bytes of some pages, which are those that were added up."""
+        data = self._read(first, stop)
+        sums = _sums_of(data)
+        if sums != self._sums[first : first + len(sums)].tolist():
+            wrong = next(page for page, found in enumerate(sums, first) if found != self._sums[page])
+            raise self._changed(wrong * PAGE_BYTES)
         return data
 
-    def _read(self, start: int, stop: int) -> Array:
-        data = np.empty(stop - start, np.uint8)
+    def _read(self, first: int, stop: int) -> Array:
+        start = first * PAGE_BYTES
+        data = np.empty(min(stop * PAGE_BYTES, self.size) - start, np.uint8)
         view, filled = data.data, 0
         while filled < len(data):
             try:
@@ -126,7 +172,6 @@ class Pages:
             if not count:
                 raise self._changed(start + filled)
             filled += count
-        data.flags.writeable = False
         return data
 
     def _changed(self, offset: int) -> ShardError:
@@ -144,6 +189,11 @@ class Pages:
             errno=error.errno,
             cause=error.strerror,
         )
+
+
+def _sums_of(data: Array) -> list[int]:
+    """Return the sum of each page."""
+    return [crc32c(data[start : start + PAGE_BYTES]) for start in range(0, len(data), PAGE_BYTES)]
 
 
 class PagedArray:
@@ -183,7 +233,10 @@ class PagedArray:
         outside = (numbers < -len(self)) | (numbers >= len(self))
         if outside.any():
             raise IndexError(f"items are 0 to {len(self) - 1}, asked for {numbers[outside].flat[0]}")
-        found = self._items(np.where(numbers < 0, numbers + len(self), numbers).ravel())
+        places = (
+            np.where(numbers < 0, numbers + len(self), numbers).ravel() + self._start // self.dtype.itemsize
+        )
+        found = self._pages.gather(places, self.dtype)
         return found.reshape(numbers.shape) if numbers.ndim else found[0]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
@@ -203,16 +256,3 @@ class PagedArray:
         size = self.dtype.itemsize
         found = self._pages.take(self._start + first * size, self._start + max(stop, first) * size)
         return found.view(self.dtype)
-
-    def _items(self, numbers: npt.NDArray[np.int64]) -> Array:
-        """Return items from anywhere, having looked at each page once."""
-        # hot: some times for each run's plan
-        size = self.dtype.itemsize
-        page, inside = np.divmod(self._start // size + numbers, PAGE_BYTES // size)
-        found = np.empty(len(numbers), self.dtype)
-        by_page = np.argsort(page, kind="stable")
-        cuts = np.flatnonzero(np.diff(page[by_page])) + 1
-        for group in np.split(by_page, cuts) if len(numbers) else ():
-            data = self._pages.page(int(page[group[0]]))
-            found[group] = data[: len(data) // size * size].view(self.dtype)[inside[group]]
-        return found

@@ -1,4 +1,4 @@
-"""Arrays that stay in their file: as numpy's, in bounded memory, and never other bytes than at first."""
+"""Arrays that stay in their file: as numpy's, in bounded memory, never other bytes than at first."""
 
 from __future__ import annotations
 
@@ -81,30 +81,43 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
     paged, places = PagedArray(pages, 0, "<i8", count), np.random.default_rng(1).integers(0, count, 3000)
 
     tracemalloc.start()
-    for some in np.split(places, 30):
+    for some in np.split(places, 60):
         assert np.array_equal(paged[some], some)
-    kept, (_, peak) = pages.kept_bytes, tracemalloc.get_traced_memory()
+    kept, (_, peak) = pages.kept, tracemalloc.get_traced_memory()
     tracemalloc.stop()
     taken = paged[10 : count // 2]
 
-    assert kept == pages.kept_bytes == MIB
-    assert peak < 1.5 * MIB
+    assert pages.room == MIB
+    assert kept == pages.kept == MIB // PAGE_BYTES
+    assert peak < MIB / 4  # beside that room
     assert np.array_equal(taken, np.arange(10, count // 2))
 
 
-@pytest.mark.parametrize("take", [lambda paged: paged[9000], lambda paged: paged[100:-100]])
+@pytest.mark.parametrize("step", [1, 7, 4000])
+def test_more_pages_than_can_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    """Items that lie in more pages than there is room for, or in just as many, are there all the same."""
+    monkeypatch.setattr("aioload.shard.pages._LEAST_PAGES", 3)
+    count = 12 * PAGE_BYTES // 4 + 5
+    paged = PagedArray(opened(tmp_path / "file", np.arange(count).astype("<u4").tobytes()), 0, "<u4", count)
+    rows = np.random.default_rng(step).permutation(count)[: count // step]
+
+    for some in (rows, np.sort(rows), rows[: len(rows) // 2], np.sort(rows)[: 3 * PAGE_BYTES // 4 // step]):
+        assert np.array_equal(paged[some], some)
+
+
+@pytest.mark.parametrize("take", [lambda paged: paged[5000], lambda paged: paged[100:-100]])
 def test_a_file_that_changes_is_an_error(tmp_path: Path, take: Any) -> None:
     """D2: bytes that are other ones than when it was opened are never given out; the error says where."""
     path = tmp_path / "file"
     pages = opened(path, bytes(8 * COUNT))
     with path.open("r+b") as file:
-        file.seek(9000 * 8 + 3)
+        file.seek(5000 * 8 + 3)
         file.write(b"\1")
 
     with pytest.raises(ShardError, match="set/file has changed") as caught:
         take(PagedArray(pages, 0, "<u8", COUNT))
 
-    assert caught.value.offset == 9000 * 8 // PAGE_BYTES * PAGE_BYTES
+    assert caught.value.offset == 5000 * 8 // PAGE_BYTES * PAGE_BYTES
 
 
 def test_a_file_that_is_cut_is_an_error(tmp_path: Path) -> None:
