@@ -265,7 +265,7 @@ def _look_at_steps(job: Job, order: Order, parts: Sequence[Part], look: _Look) -
 def _look_at_pieces(job: Job, order: BlockOrder, world_size: int, readers: int, look: _Look) -> float:
     """Compare who needs pieces, and what plans read of them; return the latter."""
     start = len(order) // 3 + 17
-    in_piece = -(-len(order) // len(job.table.blocks(job.shuffle.block_bytes)))
+    in_piece = int(np.diff(job.table.blocks(job.shuffle.block_bytes).firsts).max())  # at most
     for lane in np.unique(np.linspace(0, order.lanes - 1, SOME_LANES).astype(np.int64)).tolist():
         place = np.arange(
             start // order.lanes + 1, min(start // order.lanes + 3 * in_piece, len(order) // order.lanes)

@@ -77,7 +77,7 @@ def check_codec(name: str) -> str:
     """
     plain = _ALIASES.get(name, name)
     if plain not in _STREAMS and plain not in _WHOLE:
-        known = ", ".join((*_STREAMS, *_WHOLE))
+        known = ", ".join(name for name in (*_STREAMS, *_WHOLE) if name != "plain")
         raise ConfigError(f"files compressed with {name!r} cannot be read; known are {known}")
     if plain in _WHOLE:
         _package(plain)
