@@ -13,7 +13,7 @@ from ._pipeline.plan import Plan
 from .batching import Budget, BudgetPart, costs_of
 from .errors import ConfigError
 from .order import Shuffle
-from .part import Part
+from .part import Part, is_worth_sharing, readers_of_piece
 from .state import State
 
 if TYPE_CHECKING:
@@ -96,17 +96,29 @@ class Course:
         if isinstance(rows, Budget):
             return self._budget_part(rows, epoch, start)
         self._warn_if_short(size, rows)
-        batching = self._batching
+        batching, is_block = self._batching, self.shuffle.mode == "block"
         return Part(
             size,
             rows,
             batching.rank,
             batching.world_size,
             start,
-            interleaved=self.shuffle.mode == "block",
+            interleaved=is_block,
             drop_last=batching.drop_last,
             pad=batching.pad,
+            shares_pieces=is_block and not is_worth_sharing(self.readers, self.record_bytes),
         )
+
+    @property
+    def readers(self) -> int:
+        """Ranks that have records in the same piece of a block shuffle: 1 where they divide the lanes."""
+        return readers_of_piece(self._batching.world_size, self.shuffle.lanes)
+
+    @property
+    def record_bytes(self) -> float:
+        """Mean size of a record."""
+        table = self._dataset.table
+        return table.data_bytes / max(sum(table.lines), 1)
 
     def largest_batch(self) -> tuple[int, int]:
         """Return the most rows and the most bytes that a batch of this rank has, whatever the epoch.

@@ -73,6 +73,10 @@ class Dataset(RecordSet):
             user's cache folder. Processes and runs share it.
         cache_bytes: what that folder may take of the disk, as bytes or a text such as "200GiB"; by default
             all but the disk's last gibibyte.
+        index_memory: what the index of a packed set may take of memory, as bytes or a text; by default 1 GiB,
+            or less where there is little memory. A larger one, of some 90 million records, stays on the disk
+            and is read where it is needed; one behind an address is brought there first, to `cache_dir` or
+            the user's cache folder, once for all processes.
 
     Raises:
         ConfigError: the address or an option cannot be.
@@ -87,10 +91,11 @@ class Dataset(RecordSet):
         storage_options: Mapping[str, Any] | None = None,
         cache_dir: str | os.PathLike[str] | bool | None = None,
         cache_bytes: int | str | None = None,
+        index_memory: int | str = "auto",
     ) -> None:
         self._wanted = None if fields is None else _checked(fields)
         self._defaults = _copied(defaults)
-        self._home = Home(source, storage_options, cache_dir, cache_bytes)
+        self._home = Home(source, storage_options, cache_dir, cache_bytes, index_memory)
         self.source = self._home.shown
         """Where the set lies, for messages: nothing secret is in it."""
         self._is_tolerant = False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 import warnings
@@ -17,12 +16,12 @@ import anyio
 
 from ._device.choose import choose as choose_device
 from ._device.convert import Convert, PerChannel
-from ._pipeline.deliver import to_torch
 from ._pipeline.engine import Engine
 from ._pipeline.exits import close_forgotten, end, remember
 from ._pipeline.house import Settings
 from ._pipeline.needs import Need, foresee
 from ._pipeline.sizes import MOST_PARTS
+from ._pipeline.zones import wanted_window
 from ._workers.context import warm_up
 from ._workers.jobs import Recipe
 from ._workers.pool import PoolOptions
@@ -44,12 +43,15 @@ from .options import (
     count,
     decoders,
     is_users,
+    output_of,
     packages,
     seconds,
+    warn_of_lanes,
     warn_once,
     workers,
 )
 from .order import Shuffle
+from .part import is_worth_sharing
 from .policy import OnError, Skipped, choose
 from .ranks import find_rank
 from .remains import Remains
@@ -108,6 +110,8 @@ class Loader:
             take no more than a quarter of its memory. Without workers files are read in any case.
         rank: of this process; by default what torch.distributed says, else `RANK`, else 0.
         world_size: ranks in all; by default what torch.distributed says, else `WORLD_SIZE`, else 1.
+        output: "torch" gives tensors; "numpy" gives arrays over the same memory, yours to keep and to write
+            to, which JAX and others take by DLPack. Torch is then never imported here.
         device: where batches arrive, as `torch.device` takes it: "cuda" (the one that is current when the
             loader is made), "cuda:1". A thread copies them on a stream of its own, while you work with those
             before; two batches (one, if they take more than 1 GiB) wait there at most. The tensors of a batch
@@ -154,6 +158,7 @@ class Loader:
         reads: Literal["auto", "file", "mmap"] = "auto",
         rank: int | None = None,
         world_size: int | None = None,
+        output: Literal["torch", "numpy"] = "torch",
         device: Any = None,
         channels_last: bool = False,
         dtype: Any | Mapping[str, Any] | None = None,
@@ -187,6 +192,7 @@ class Loader:
             parse_bytes(memory_limit, name="memory_limit")
         check_functions(transform, collate, self._decode, travel=self.num_workers > 0)
         self._convert = Convert(channels_last=channels_last, dtype=dtype, mean=mean, std=std)
+        self._output = output_of(output, device, converts=self._convert.active)
         self._device = choose_device(device)
         policy = choose(on_error)
         self._remains = Remains(policy)
@@ -419,6 +425,8 @@ class Loader:
     def _settings(self) -> Settings:
         table, sources, limit = self.dataset.table, self.dataset.sources, byte_limit(self._memory_limit)
         labels, recipe = table.shards, self._recipe()
+        if self.rank == 0:
+            warn_of_lanes(self.shuffle, self.world_size, table.data_bytes)
         growth = foresee(recipe, self.num_workers, MOST_PARTS)
         if len(sources) > 1:
             pairs = zip(table.shards, table.shard_sources, strict=True)
@@ -437,7 +445,7 @@ class Loader:
             prefetch=self._prefetch,
             memory_limit=limit,
             window_bytes=self._window_bytes(limit),
-            output=to_torch,
+            output=self._output,
             extents=lambda: [extent for source in sources for extent in source.index.extents()],
             on_kept=warn_once(),
             device=self._device,
@@ -465,15 +473,13 @@ class Loader:
 
     def _window_bytes(self, limit: int) -> int:
         """Return the room for pieces that are read whole: those of all lanes of this rank, or none."""
-        if self.shuffle.mode != "block":
+        course, table = self._course, self.dataset.table
+        if self.shuffle.mode != "block" or not is_worth_sharing(course.readers, course.record_bytes):
             return 0
-        table = self.dataset.table
-        lanes = len(table.lines) * self.shuffle.lanes // math.gcd(self.shuffle.lanes, self.world_size)
-        piece = self.shuffle.block_bytes + table.data_bytes // max(sum(table.lines), 1)
-        needed = min(lanes * piece, table.data_bytes) + (1 << 16)
-        # more than the lanes' own: batches on their way still use older pieces, the next epoch's come early
-        window = min(needed * 5 // 2, limit // 4)
-        return window if window >= needed else 0
+        lanes = len(table.lines) * self.shuffle.lanes * course.readers // self.world_size
+        return wanted_window(
+            lanes, self.shuffle.block_bytes + int(course.record_bytes), table.data_bytes, limit
+        )
 
     def batches(self) -> BatchIterator:
         """Begin an epoch; an iteration that has not ended is taken over."""

@@ -9,10 +9,13 @@ from typing import Any, Literal
 
 import cloudpickle
 
+from ._pipeline.deliver import OUTPUTS, Output
 from ._workers.task import wants_rng
 from .decode import for_kind
 from .errors import ConfigError
 from .machine import available_memory, local_world_size, parse_bytes, usable_cpus
+from .order import Shuffle
+from .part import readers_of_piece
 
 __all__ = [
     "Collate",
@@ -23,8 +26,10 @@ __all__ = [
     "count",
     "decoders",
     "is_users",
+    "output_of",
     "packages",
     "seconds",
+    "warn_of_lanes",
     "warn_once",
     "workers",
 ]
@@ -32,6 +37,8 @@ __all__ = [
 _log = logging.getLogger("aioload.loader")
 
 _MAX_AUTO_MEMORY = 2 << 30
+_MANY_READERS = 4  # of a piece, from which a warning says so
+_NOT_SMALL = 1 << 30  # bytes of a set
 _WORKERS_PER_CPU = 4  # at most, where workers mostly wait
 
 Transform = Callable[..., Any]
@@ -74,6 +81,24 @@ def decoders(decode: Decode | None) -> dict[str, Any]:
         else:
             raise ConfigError(f'decode[{field!r}] must be a decoder or "raw", got {decoder!r}')
     return found
+
+
+def output_of(name: Any, device: Any, *, converts: bool) -> Output:
+    """Return what batches are made of, having checked that what is asked for goes with it.
+
+    Args:
+        name: as `Loader` takes it.
+        device: likewise; None and "cpu" go with everything.
+        converts: whether conversions are asked for, which are torch's.
+    """
+    if not isinstance(name, str) or name not in OUTPUTS:
+        raise ConfigError(f'output must be "torch" or "numpy", got {name!r}')
+    if name == "numpy" and (converts or device not in (None, "cpu")):
+        raise ConfigError(
+            'output="numpy" gives arrays in host memory, without torch; device, channels_last, dtype, mean '
+            "and std are for tensors: leave them out, and let what takes the arrays copy and convert"
+        )
+    return OUTPUTS[name]
 
 
 def is_users(decoder: Any) -> bool:
@@ -126,6 +151,21 @@ def byte_limit(limit: int | str) -> int:
     if limit != "auto":
         return parse_bytes(limit, name="memory_limit")
     return min(_MAX_AUTO_MEMORY, available_memory() // 4 // local_world_size())
+
+
+def warn_of_lanes(shuffle: Shuffle, world_size: int, data_bytes: int) -> None:
+    """Warn where many ranks would read the same pieces of a set that is not small."""
+    readers = readers_of_piece(world_size, shuffle.lanes)
+    if shuffle.mode == "block" and readers >= _MANY_READERS and data_bytes >= _NOT_SMALL:
+        lanes = -(-max(shuffle.lanes, world_size) // world_size) * world_size
+        _log.warning(
+            "%d ranks do not divide %d lanes: each piece of the set is needed by %d of them. lanes=%d would "
+            "spare that; it is part of the order, so choose it before the first epoch",
+            world_size,
+            shuffle.lanes,
+            readers,
+            lanes,
+        )
 
 
 def warn_once() -> Callable[[], None]:

@@ -49,6 +49,7 @@ async def train(folder: Path) -> aioload.LoaderStats:
         prefetch=4,
         memory_limit="1GiB",
         reads="file",
+        output="numpy",
         seed_globals=False,
         trace=folder / "run.json.gz",
     )
