@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         WorkerError,
     )
     from .loader import Loader
+    from .packing.mapping import map
     from .policy import Skip
     from .prefetch import DevicePrefetcher
     from .shard.writer import Writer
@@ -49,4 +50,5 @@ __all__ = [
     "batching",
     "collate",
     "decode",
+    "map",
 ]

@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-import sys
 from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 
 from ..errors import SampleError
-from ..packing import PackReport, Recipe, Unreadable, find_source
+from ..packing import Recipe, find_source
 from ..packing import pack as pack_source
-from ..storage.address import shown
 from ._console import (
     AsJson,
     FieldKinds,
     Quiet,
     StorageOptions,
-    count,
     parse_fields,
     parse_size,
     parse_storage_options,
     parse_workers,
-    print_json,
     progress_bar,
-    short,
-    size,
 )
+from ._packed import show_failure, show_packed
 
 __all__ = ["pack"]
-
-_SHOWN = 50  # unreadable files that are named; --json names all
 
 
 class Kind(StrEnum):
@@ -111,55 +104,7 @@ def pack(
                 storage_options=storage_options if "://" in destination or not is_remote else None,
             )
     except SampleError as error:
-        _show_failure(error, as_json=as_json)
+        show_failure(error, as_json=as_json)
         raise
 
-    if as_json:
-        print_json(_as_json(report))
-    elif not quiet:
-        _show(report, source.kind, destination)
-    _show_unreadable(report.unreadable, source.noun)
-
-
-def _show_failure(error: SampleError, *, as_json: bool) -> None:
-    unreadable: tuple[Unreadable, ...] = error.facts.get("unreadable", ())
-    if as_json:
-        print_json({"error": str(error), "unreadable": [_entry(bad) for bad in unreadable]})
-    _show_unreadable(unreadable, error.facts.get("noun", "file"))
-
-
-def _show(report: PackReport, kind: str, destination: str) -> None:
-    rate = report.records / max(report.seconds, 1e-9)
-    print(
-        f"packed {count(report.records, 'record')} from {kind} into {shown(destination)}: "
-        f"{size(report.data_bytes)} in {count(report.shards, 'shard')}, "
-        f"{report.seconds:.1f} s, {rate:,.0f} records/s"
-    )
-    for note in report.notes:
-        print(note)
-
-
-def _show_unreadable(unreadable: tuple[Unreadable, ...], noun: str) -> None:
-    if not unreadable:
-        return
-
-    print(f"{count(len(unreadable), noun)} could not be packed:", file=sys.stderr)
-    for bad in unreadable[:_SHOWN]:
-        print(f"  {short(bad.name, 500)}: {short(bad.reason, 300)}", file=sys.stderr)
-    if len(unreadable) > _SHOWN:
-        print(f"  … and {len(unreadable) - _SHOWN:,} more; --json names all", file=sys.stderr)
-
-
-def _as_json(report: PackReport) -> dict[str, Any]:
-    return {
-        "records": report.records,
-        "bytes": report.data_bytes,
-        "shards": report.shards,
-        "seconds": round(report.seconds, 3),
-        "unreadable": [_entry(bad) for bad in report.unreadable],
-        "notes": list(report.notes),
-    }
-
-
-def _entry(bad: Unreadable) -> dict[str, str]:
-    return {"name": bad.name, "reason": bad.reason}
+    show_packed(report, f"packed from {source.kind}", destination, source.noun, as_json=as_json, quiet=quiet)

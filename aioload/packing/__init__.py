@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .export import ExportReport, export
 from .items import Item, Source, Unreadable
+from .mapping import map
 from .packer import PackReport, pack
 from .prepare import Recipe
 from .sources import SOURCE_KINDS, find_source
@@ -18,5 +19,6 @@ __all__ = [
     "Unreadable",
     "export",
     "find_source",
+    "map",
     "pack",
 ]

@@ -64,6 +64,8 @@ class Unreadable:
     """What is wrong with it."""
     cost: int = 1
     """Its share of the source's `cost`."""
+    trace: str = ""
+    """Where the user's code failed."""
 
 
 def printable(path: str) -> str:
