@@ -391,7 +391,12 @@ def test_options_that_cannot_work_are_told_at_once(numbers: Path, tiny_set: Tiny
         (numbers, doubled, {"num_workers": -1}, "negative"),
         (numbers, doubled, {"scheduler": "tcp://127.0.0.1:1", "num_workers": 2}, "leave num_workers out"),
         (numbers, lambda sample: {"x": lock}, {}, "cannot be sent"),
-        (tiny_set.path, doubled, {"decode": {"image": decode.Image(crop="random", size=(4, 4))}}, "draws"),
+        (
+            tiny_set.path,
+            doubled,
+            {"decode": {"image": decode.Image(crop="random_resized", size=(4, 4))}},
+            "draws",
+        ),
         (dataset.select([]), doubled, {}, "no records"),
     ]
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import SampleError
-from ..packing import Recipe, find_source
+from ..packing import Recipe, find_source, pack_by_tasks
 from ..packing import pack as pack_source
 from ._console import (
     AsJson,
@@ -75,6 +75,11 @@ def pack(
         help="Look at each image: does it open, does it decode.")] = Check.header,
     shuffle: Annotated[bool, typer.Option("--shuffle", help="Pack in an order drawn from the seed.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of the shuffled order.")] = 0,
+    scheduler: Annotated[str | None, typer.Option(metavar="ADDRESS",
+        help="A Dask scheduler, such as tcp://host:8786, whose workers do it, a shard each at a time; a run "
+             "that was stopped is gone on with. They must see SRC and DST.")] = None,
+    force: Annotated[bool, typer.Option("--force",
+        help="With --scheduler: begin anew where shards of another run lie.")] = False,
     storage_option: StorageOptions = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -91,18 +96,21 @@ def pack(
             seed=seed if shuffle else None,
             storage_options=storage_options if is_remote else None,
         )
-        with progress_bar("packing", source.cost, quiet=quiet or as_json) as advance:
-            report = pack_source(
-                source,
-                destination,
-                recipe=Recipe(check=check, resize=resize, quality=quality),
-                shard_bytes=shard_size,
-                index_fields=index_field or (),
-                num_workers=workers,
-                skip_bad=skip_bad,
-                progress=advance,
-                storage_options=storage_options if "://" in destination or not is_remote else None,
-            )
+        options: dict[str, Any] = {
+            "recipe": Recipe(check=check, resize=resize, quality=quality),
+            "shard_bytes": shard_size,
+            "index_fields": index_field or (),
+            "num_workers": workers,
+            "skip_bad": skip_bad,
+            "storage_options": storage_options if "://" in destination or not is_remote else None,
+        }
+        by_tasks = scheduler is not None
+        with progress_bar("packing", source.cost, quiet=quiet or as_json, counts_cost=by_tasks) as advance:
+            if by_tasks:
+                options |= {"scheduler": scheduler, "force": force}
+                report = pack_by_tasks(source, destination, progress=advance, **options)
+            else:
+                report = pack_source(source, destination, progress=advance, **options)
     except SampleError as error:
         show_failure(error, as_json=as_json)
         raise

@@ -6,6 +6,7 @@ from .export import ExportReport, export
 from .items import Item, Source, Unreadable
 from .mapping import map
 from .packer import PackReport, pack
+from .planned import pack_by_tasks
 from .prepare import Recipe
 from .sources import SOURCE_KINDS, find_source
 
@@ -21,4 +22,5 @@ __all__ = [
     "find_source",
     "map",
     "pack",
+    "pack_by_tasks",
 ]

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from .._workers.processes import Processes
 from ..errors import ConfigError, WorkerError
 from ..machine import usable_cpus
-from .tasks import Crew
+from .running import Crew
 
 __all__ = ["call_in"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,8 @@ from .packer import PackReport
 from .prepare import Prepared
 from .provenance import with_provenance
 from .results import kind_for, storable
-from .tasks import Crew, Made, ShardTask, ask, cut_evenly, finish, refused, run
+from .running import Crew, ask, finish, notes_of, refused, report_of, run
+from .tasks import ShardTask, cut_evenly
 from .workplace import Parts, Workplace
 
 __all__ = ["map"]
@@ -97,7 +98,6 @@ def map(
     if shard_bytes is not None and shard_bytes < 1:
         raise ConfigError(f"shard_bytes must be a positive number, got {shard_bytes}")
     check_hides_nothing(where, storage_options)
-    made: list[Made] = []
     with (
         call_in(num_workers, scheduler) as crew,
         Workplace(where, storage_options, shard_bytes or _MOST_AUTO) as place,
@@ -117,32 +117,13 @@ def map(
         job = _MapJob(parts, plan.fields, columns, metadata, skip_bad, mapper)
         cuts = cut_evenly(np.concatenate(list(mapper.source.table.sizes())), plan.source_bytes)
         tasks = [ShardTask(n, first, stop, n == len(cuts) - 1) for n, (first, stop) in enumerate(cuts)]
-
-        def finished(one: Made) -> None:
-            if one.footer is None:
-                raise refused(one.unreadable, "record")
-            made.append(one)
-            if progress is not None:
-                progress(one.task.size, one.file_bytes)
-
-        run(job, tasks, crew, finished)
+        made = run(job, tasks, crew, "record", progress)
         bad = finish(place, made, metadata, "record")
-        return PackReport(
-            sum(len(each.footer.ends) for each in made if each.footer is not None),
-            sum(each.file_bytes for each in made),
-            len(made),
-            time.monotonic() - started,
-            bad,
-            (*_notes(made, made_by), *place.notes),
-        )
-
-
-def _notes(made: Sequence[Made], made_by: Identity) -> Iterator[str]:
-    there = sum(each.was_there for each in made)
-    if there:
-        yield f"{there} of {len(made)} shards were there already, from a run that was stopped, and right"
-    for doubt in made_by.doubts:
-        yield f"whether the function has changed since cannot always be told: {doubt}"
+    doubts = (
+        f"whether the function has changed since cannot always be told: {doubt}" for doubt in made_by.doubts
+    )
+    notes = (*notes_of(made), *doubts, *place.notes)
+    return report_of(made, time.monotonic() - started, bad, notes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,9 +183,9 @@ def _plan(
     force: bool,
 ) -> tuple[Parts, _Plan]:
     """Return the plan of a run that was stopped, or make one by looking at some records."""
-    left = place.left()
-    if left is not None and not force:
-        _check_same(left, facts, place)
+    left = None if force else place.left()
+    if left is not None:
+        place.check(left, facts)
         plan = _Plan(check_fields(left["plan"]["fields"]), int(left["plan"]["source_bytes"]))
         return place.resume(facts | {"plan": left["plan"]}), plan
     look = _look_at(mapper, fields, crew)
@@ -219,17 +200,6 @@ def _source_bytes(look: _Look, data_bytes: int, shard_bytes: int | None) -> int:
     if shard_bytes is None:  # not by the number of processes: the set is the same for any
         shard_bytes = min(max(round(data_bytes * growth / _AUTO_SHARDS), _LEAST_AUTO), _MOST_AUTO)
     return max(1, round(shard_bytes / growth))
-
-
-def _check_same(left: Mapping[str, Any], facts: Mapping[str, Any], place: Workplace) -> None:
-    other = [name for name, fact in facts.items() if left.get(name) != fact]
-    if other or "plan" not in left:
-        raise ConfigError(
-            f"{place.shown} holds shards of a run that was stopped, with another "
-            f"{', another '.join(other) or 'plan'}; start that one again, or give --force (force=True) to "
-            "begin anew",
-            differs=tuple(other),
-        )
 
 
 def _look_at(mapper: Mapper, fields: Fields | None, crew: Crew) -> _Look:

@@ -9,45 +9,27 @@ from __future__ import annotations
 
 import functools
 import json
-from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterable, Sequence
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import cloudpickle
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import AioloadError, NotFoundError, SampleError, ShardError, WorkerError
+from ..errors import AioloadError, NotFoundError, SampleError, ShardError
 from ..shard.footer import Footer, footer_bytes
 from ..shard.format import DATA_START, SHARD_TRAILER, NativeFormat, shard_name
-from ..shard.index import join_footers, make_manifest, render_index
 from ..shard.kinds import Fields
 from ..shard.openshard import OpenShard, encoded
 from ..shard.reader import Reader, read_whole
 from ..shard.whole import read_shard
 from .items import Item, Unreadable
 from .prepare import Prepared
-from .workplace import Parts, Workplace, bad_name
+from .workplace import Parts, bad_name
 
-__all__ = [
-    "Crew",
-    "Job",
-    "Made",
-    "ShardTask",
-    "ask",
-    "cut_evenly",
-    "cut_full",
-    "finish",
-    "refused",
-    "run",
-]
-
-T = TypeVar("T")
-
-_MOST_TRIES = 3  # of a task whose process dies: by then it is the task
+__all__ = ["Job", "Made", "ShardTask", "cut_evenly", "cut_full", "make"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +178,7 @@ def _there(reader: Reader, job: Job, task: ShardTask, empty: Footer) -> Made | N
     described = (footer.fields, [*footer.columns], footer.last, footer.metadata)
     if described != (empty.fields, [*empty.columns], task.is_last, metadata):
         return None
-    if len(footer.ends) + len(bad) != task.size:
+    if len(footer.ends) + sum(each.cost > 0 for each in bad) != task.size:  # others are no records
         return None
     return Made(task, footer, size, bad, was_there=True)
 
@@ -260,162 +242,3 @@ def _append(
         return Unreadable(record.name, str(error), record.cost)
     shard.append(chunks, sum(map(len, chunks)), [values[name] for name in columns])
     return None
-
-
-# running --------------------------------------------------------------------------------------------
-
-
-class Crew:
-    """Who makes the shards; close it when done.
-
-    Args:
-        start: calls them in; again, where all were lost.
-        stop: ends what they are at, and lets them go.
-        width: tells how many tasks they should have at once.
-    """
-
-    def __init__(
-        self, start: Callable[[], Executor], stop: Callable[[Any], object], width: Callable[[], int]
-    ) -> None:
-        self.width = width
-        self._start = start
-        self._stop = stop
-        self._executor: Executor | None = None
-
-    def submit(self, function: Callable[..., T], *arguments: Any) -> Future[T]:
-        """Hand over a task.
-
-        Raises:
-            BrokenExecutor: they are lost.
-        """
-        if self._executor is None:
-            self._executor = self._start()
-        return self._executor.submit(function, *arguments)
-
-    def close(self) -> None:
-        """Let all go; others come with the next task. Twice is free."""
-        executor, self._executor = self._executor, None
-        if executor is not None:
-            self._stop(executor)
-
-
-def run(job: Job, tasks: Iterable[ShardTask], crew: Crew, finished: Callable[[Made], object]) -> None:
-    """Have all shards made.
-
-    Args:
-        job: what is the same for all.
-        tasks: in the order in which they are begun.
-        crew: who makes them.
-        finished: called with each shard, in the order in which they come; what it raises ends the run.
-
-    Raises:
-        WorkerError: processes died again and again over one task, or all were lost.
-        AioloadError: a task failed, other than for a bad record.
-    """
-    waiting, tries = deque(tasks), Counter[int]()
-    payload = cloudpickle.dumps(job)
-    running: dict[Future[Made], ShardTask] = {}
-    while waiting or running:
-        lost = _submit(crew, payload, waiting, running)
-        for future in () if lost else wait(running, return_when=FIRST_COMPLETED).done:
-            try:
-                made = future.result()
-            except BrokenExecutor:
-                lost = True
-            except AioloadError:
-                raise
-            except Exception as error:  # of the engine that was called in
-                raise _failed(running[future], error) from error
-            else:
-                del running[future]
-                finished(made)
-        if lost:
-            tries.update(task.number for task in running.values())
-            _check_tries(running.values(), tries)
-            waiting.extendleft(sorted(running.values(), key=lambda task: -task.number))
-            running.clear()
-            crew.close()
-
-
-def ask(crew: Crew, function: Callable[..., T], *arguments: Any) -> T:
-    """Return what one of the crew answers.
-
-    Raises:
-        WorkerError: it died, or was lost.
-    """
-    try:
-        return crew.submit(function, *arguments).result()
-    except AioloadError:
-        raise
-    except Exception as error:  # of the engine that was called in
-        crew.close()
-        raise WorkerError(f"looking at the first records failed: {type(error).__name__}: {error}") from error
-
-
-def _submit(
-    crew: Crew, payload: bytes, waiting: deque[ShardTask], running: dict[Future[Made], ShardTask]
-) -> bool:
-    """Hand over as many tasks as there are hands; tell whether the hands are gone."""
-    width = crew.width()
-    while waiting and len(running) < width:
-        try:
-            running[crew.submit(make, payload, waiting[0])] = waiting[0]
-        except BrokenExecutor:
-            return True
-        waiting.popleft()
-    return False
-
-
-def _check_tries(tasks: Iterable[ShardTask], tries: Counter[int]) -> None:
-    for task in tasks:
-        if tries[task.number] >= _MOST_TRIES:
-            raise WorkerError(
-                f"a process died, perhaps for want of memory, each of {_MOST_TRIES} times that shard "
-                f"{task.number} (records {task.first} to {task.stop}) was being made; try fewer workers, or "
-                "look for a record that ends the process"
-            )
-
-
-def _failed(task: ShardTask, error: Exception) -> WorkerError:
-    return WorkerError(
-        f"shard {task.number} (records {task.first} to {task.stop}) could not be made: "
-        f"{type(error).__name__}: {error}"
-    )
-
-
-def finish(place: Workplace, made: Sequence[Made], metadata: Any, noun: str) -> tuple[Unreadable, ...]:
-    """Make a set of all shards.
-
-    Args:
-        place: where they are.
-        made: all of them, in any order.
-        metadata: of the set.
-        noun: what messages call an item.
-
-    Returns:
-        What was left out, in order.
-
-    Raises:
-        SampleError: nothing is left.
-    """
-    row = sorted(made, key=lambda each: each.task.number)
-    unreadable = tuple(bad for each in row for bad in each.unreadable)
-    footers = [footer for footer in (each.footer for each in row) if footer is not None]
-    if unreadable and not sum(len(footer.ends) for footer in footers):
-        raise refused(unreadable, noun)
-    index = join_footers(footers, [each.file_bytes for each in row])
-    rendered = render_index(index)
-    place.finish(index.shards, rendered, make_manifest(index, rendered, metadata).render())
-    return unreadable
-
-
-def refused(unreadable: Sequence[Unreadable], noun: str) -> SampleError:
-    """Return the error of records that cannot be packed."""
-    first = unreadable[0]
-    return SampleError(
-        f"{len(unreadable)} of the {noun}s cannot be packed, the first is {first.name}: {first.reason}; "
-        "mend or remove them, or leave them out with --skip-bad",
-        unreadable=tuple(unreadable),
-        noun=noun,
-        cause=first.trace or None,
-    )

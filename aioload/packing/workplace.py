@@ -178,6 +178,21 @@ class Workplace:
         with open_reader(self._where[0], self._where[1]) as reader:
             return _left(reader)
 
+    def check(self, left: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+        """Compare what a run was given that was stopped with what another one is given.
+
+        Raises:
+            ConfigError: something differs; says what.
+        """
+        other = [name for name, fact in facts.items() if left.get(name) != fact]
+        if other or left.get("run") != _run_of({name: left[name] for name in left if name != "run"}):
+            raise ConfigError(
+                f"{self.shown} holds shards of a run that was stopped, with another "
+                f"{', another '.join(other) or 'plan'}; start that one again, or give --force (force=True) "
+                "to begin anew",
+                differs=tuple(other),
+            )
+
     def begin(self, facts: Mapping[str, Any]) -> Parts:
         """Clear the place for a run.
 
