@@ -33,10 +33,13 @@ _DIGEST_BYTES = 16
 _LOADS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 _ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
 _BLIND = frozenset({"eval", "exec", "globals", "__import__"})  # reach what the code does not name
-_UNTOLD = frozenset({  # of a class: says nothing about what it does, or is made from what else stands there
+# of a class: says nothing about what it does, is made from what else stands there, or comes with its use
+_UNTOLD = frozenset({
     "__dict__", "__weakref__", "__module__", "__doc__", "__annotations__", "__firstlineno__", "_abc_impl",
-    "__static_attributes__", "__annotate__", "__annotate_func__", "__annotations_cache__", "__match_args__",
+    "__slotnames__", "__static_attributes__", "__annotate__", "__annotate_func__", "__annotations_cache__",
     "__dataclass_fields__", "__dataclass_params__", "__abstractmethods__", "__parameters__", "__orig_bases__",
+    "__match_args__", "_value2member_map_", "_hashable_values_", "_unhashable_values_",
+    "_unhashable_values_map_",
 })  # fmt: skip
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
@@ -108,6 +111,11 @@ class _Walk:
         self._open[id(value)] = len(self._open)
         try:
             digest = self._compound(value)
+        except RecursionError:
+            raise
+        except Exception as error:  # of a class that answers questions in a way of its own
+            self.doubt(f"{_named(value)} cannot be looked into ({type(error).__name__}: {error})")
+            digest = _node("unknown", type(value).__qualname__.encode())
         finally:
             del self._open[id(value)]
         self._done[id(value)] = value, digest
@@ -222,10 +230,11 @@ class _Walk:
     # classes, modules and objects -------------------------------------------------------------------
 
     def _class(self, kind: type) -> bytes:
-        head = self._home(kind.__module__), kind.__qualname__.encode()
-        if not self._is_own(kind.__module__):
+        module = _module_name(kind)
+        head = self._home(module), kind.__qualname__.encode()
+        if not self._is_own(module):
             return _node("class", *head)
-        is_lenient = _is_installed(kind.__module__)
+        is_lenient = _is_installed(module)
         self._lenient += is_lenient
         try:
             bases = _node("bases", *map(self.value, kind.__bases__))
@@ -270,7 +279,7 @@ class _Walk:
             return self._builtin(value)
         if isinstance(value, types.MappingProxyType):
             return _node("mapping", self.value(dict(value)))
-        if self._is_own(type(value).__module__):
+        if self._is_own(_module_name(type(value))):
             return None
         # of functools.lru_cache and numba.jit, say
         inner = getattr(value, "py_func", None) or getattr(value, "__wrapped__", None)
@@ -348,6 +357,7 @@ _PLAIN: dict[type, Callable[[Any], bytes]] = {
     str: lambda value: value.encode("utf-8", "surrogatepass"),
     bytes: lambda value: value,
     bytearray: bytes,
+    memoryview: bytes,
     range: lambda value: repr(value).encode(),
 }
 
@@ -397,7 +407,13 @@ def _tops(value: Any) -> Iterator[str]:
     elif isinstance(value, types.FunctionType):
         yield from _unless_common(str(value.__globals__.get("__name__", "")))
     elif type(value) not in _PLAIN:
-        yield from _unless_common(type(value).__module__)
+        yield from _unless_common(_module_name(type(value)))
+
+
+def _module_name(kind: type) -> str:
+    """Return a class's module; some metaclasses of compiled code have something else there."""
+    module: object = kind.__module__
+    return module if isinstance(module, str) else "builtins"
 
 
 def _unless_common(module: str) -> Iterator[str]:
@@ -493,4 +509,4 @@ def _named(value: Any) -> str:
         value = type(value)
         name = value.__qualname__
     module = getattr(value, "__module__", None)
-    return f"{module}:{name}" if module else name
+    return f"{module}:{name}" if isinstance(module, str) else name

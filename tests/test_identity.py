@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import abc
+import collections
+import enum
 import functools
 import itertools
+import logging
+import operator
 import re
 import subprocess
 import sys
@@ -266,6 +271,90 @@ def test_arrays_count_with_type_shape_and_content(numbers: list[int], dtype: str
     assert digest == identity(np.asfortranarray(array)).digest
     others = [array.astype("i8"), array.reshape(-1), np.append(array, array[:1], 0) + 1, array.tolist()]
     assert digest not in [identity(other).digest for other in others]
+
+
+class _Base(abc.ABC):
+    """A class of the user's that is made of much."""
+
+    @abc.abstractmethod
+    def made(self) -> Any: ...
+
+
+class _Made(_Base):
+    def made(self) -> Any:
+        return super().__str__(), {"q", "w", "e"}
+
+    @functools.cached_property
+    def once(self) -> int:
+        return 2
+
+    @property
+    def twice(self) -> int:
+        return 2 * self.once
+
+    @classmethod
+    def alike(cls) -> Any:
+        return cls
+
+
+class _Flags(enum.Flag):
+    ONE = 1
+    TWO = 2
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        _Made(), _Flags.ONE | _Flags.TWO, collections.namedtuple("Pair", "a b")(1, 2), logging.getLogger("x"),
+        collections.defaultdict(list, a=[1]), collections.OrderedDict(a=1), collections.Counter("aab"),
+        np.random.default_rng(1), np.add, np.dtype([("a", "<f4")]), np.float32(1), operator.itemgetter("a"),
+        Path("/x"), np.vectorize(abs), len, "a".upper, slice(1, 2), int | None, memoryview(b"a"), itertools,
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_things_of_many_kinds_are_certain(value: Any) -> None:
+    """Each is told, and a copy that has travelled between processes is the same."""
+    holding = _holding(value)
+
+    found = identity(holding)
+
+    assert found.doubts == ()
+    if not isinstance(value, memoryview):  # which does not travel
+        assert identity(_holding(cloudpickle.loads(cloudpickle.dumps(value)))) == found
+
+
+def test_using_a_thing_does_not_change_it() -> None:
+    """Pickling a class, or adding flags, leaves notes in the class; the identity stays."""
+
+    class Shade(enum.Flag):
+        DARK = 1
+        LIGHT = 2
+
+    class Plain:
+        pass
+
+    things = (Shade, Plain)
+    before = identity(things)
+
+    cloudpickle.loads(cloudpickle.dumps(Plain()))
+    Plain().__reduce_ex__(4)
+    assert Shade.DARK | Shade.LIGHT
+
+    assert "__slotnames__" in vars(Plain)
+    assert identity(things) == before
+
+
+def test_an_object_that_answers_with_errors_is_a_doubt() -> None:
+    """Whatever a class raises when it is asked, an identity comes of it."""
+
+    class Rude:
+        def __getattribute__(self, name: str) -> Any:
+            raise OSError(f"no {name}")
+
+    found = identity(_holding(Rude()))
+
+    assert not found.certain
+    assert "OSError" in found.doubts[0] or "no __" in found.doubts[0]
 
 
 def test_tensors_count_with_their_content() -> None:
