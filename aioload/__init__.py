@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         WorkerError,
     )
     from .loader import Loader
+    from .packing.mapping import map
     from .policy import Skip
     from .prefetch import DevicePrefetcher
     from .shard.writer import Writer
@@ -50,5 +51,6 @@ __all__ = [
     "batching",
     "collate",
     "decode",
+    "map",
     "trace",
 ]

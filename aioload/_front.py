@@ -29,6 +29,7 @@ HOMES = {
     "batching": "",
     "collate": "",
     "decode": "",
+    "map": "packing.mapping",
     "trace": "tracing",
 }
 """The module that each public name comes from; none for those that are modules themselves."""

@@ -6,7 +6,7 @@ import operator
 import os
 import pickle
 import threading
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -263,13 +263,17 @@ class Dataset(RecordSet):
                 raise outcome
             yield record, outcome
 
-    def outcomes(self) -> Iterator[Outcome]:
-        """Yield number and bytes of each record in its order, or the error of one that cannot be read."""
+    def outcomes(self, ranges: Iterable[tuple[int, int]] | None = None) -> Iterator[Outcome]:
+        """Yield number and bytes of each record in its order, or the error of one that cannot be read.
+
+        Args:
+            ranges: of records, in the order in which they are wanted; all where none are given.
+        """
         contents = self.contents  # asked for first: what a storage must unpack is known once a set is open
         with start_blocking_portal() as portal:
             storage = self.open_storage()
             try:
-                with portal.wrap_async_context_manager(walk(contents, storage)) as pieces:
+                with portal.wrap_async_context_manager(walk(contents, storage, ranges)) as pieces:
                     while (piece := portal.call(pieces.take)) is not None:
                         yield from piece
             finally:

@@ -16,6 +16,7 @@ from .demo import demo
 from .export import export
 from .index import index
 from .inspect import inspect
+from .map import map_
 from .pack import pack
 from .verify import verify
 
@@ -39,6 +40,7 @@ class _Commands(TyperGroup):
 app = typer.Typer(cls=_Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 for command in (pack, index, inspect, verify, export, demo):
     app.command()(command)
+app.command("map")(map_)
 app.add_typer(cache, name="cache")
 
 

@@ -184,13 +184,16 @@ def told_once(*loggers: str) -> Iterator[None]:
 
 
 @contextmanager
-def progress_bar(what: str, total: int, *, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
+def progress_bar(
+    what: str, total: int, *, quiet: bool = False, counts_cost: bool = False
+) -> Iterator[Callable[[int, int], None]]:
     """Show a bar on stderr, where that is a terminal.
 
     Args:
         what: is being done.
         total: the sum of all costs.
         quiet: show nothing.
+        counts_cost: whether the rate is that of costs, where many things are told of at once.
 
     Yields:
         Takes the cost and the bytes of a thing done.
@@ -207,7 +210,7 @@ def progress_bar(what: str, total: int, *, quiet: bool = False) -> Iterator[Call
         disable=quiet or not console.is_terminal,
     )
     with bar:
-        meter = _Meter(bar, bar.add_task(what, total=total, rate=""))
+        meter = _Meter(bar, bar.add_task(what, total=total, rate=""), counts_cost=counts_cost)
         yield meter.advance
 
 
@@ -230,7 +233,8 @@ def bytes_bar(what: str, total: int, *, quiet: bool = False) -> Iterator[Callabl
 class _Meter:
     """Counts what is done, and tells the bar now and then: it costs more than a small record."""
 
-    def __init__(self, bar: Progress, task: TaskID) -> None:
+    def __init__(self, bar: Progress, task: TaskID, *, counts_cost: bool) -> None:
+        self._counts_cost = counts_cost
         self._bar = bar
         self._task = task
         self._started = self._told = time.monotonic()
@@ -239,7 +243,7 @@ class _Meter:
     def advance(self, cost: int, num_bytes: int) -> None:
         """Count one thing."""
         self._cost += cost
-        self._things += 1
+        self._things += cost if self._counts_cost else 1
         self._bytes += num_bytes
         now = time.monotonic()
         if now - self._told >= _REFRESH_SECONDS:
