@@ -403,7 +403,7 @@ def test_jobs_of_another_clock_are_put_where_they_can_have_been() -> None:
 def test_what_is_told_is_about_batches(
     hundred: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is told once for each record: as many entries with 100 records in a batch as with 10."""
+    """Nothing is told once for each record: as many entries with 20 records in a batch as with 5."""
     told: list[list[Any]] = [[], []]
     for size, entries in zip((5, 20), told, strict=True):
         monkeypatch.setattr(
