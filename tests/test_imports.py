@@ -37,6 +37,7 @@ FLOORS = (
         "aioload.cgroup",
         "aioload.deal",
         "aioload.errors",
+        "aioload.frames",
         "aioload.identity",
         "aioload.lifetime",
         "aioload.machine",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from ..errors import AioloadError, ShardError, StorageError
-from .memory import let_go
+from ..frames import let_go
 
 if TYPE_CHECKING:
     from .._workers.pool import Order

@@ -21,14 +21,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import heapq
 import itertools
 import logging
-import traceback
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import anyio
 
 from .._workers.layout import align
 from .._workers.space import Space
@@ -42,11 +44,14 @@ if TYPE_CHECKING:
     from .._workers.space import Span
     from .zones import Zones
 
-__all__ = ["Charge", "Lease", "Memory", "TooSmall", "let_go"]
+__all__ = ["Charge", "Lease", "Memory", "TooSmall"]
 
 _log = logging.getLogger("aioload.loader")
 
 _SHARED_FOR_KEPT = 0.5  # share of the shared zone that the user may keep before copies are made
+_PATIENCE = (
+    0.5  # seconds to wait for memory that nobody should need, before errors that keep it are looked for
+)
 _WINDOW: Order = (-1, -1)  # what pieces count under: they are no run's
 
 
@@ -278,7 +283,12 @@ class Memory:
     async def until_gone(self, order: Order) -> None:
         """Wait until a run needs nothing any more: jobs that nobody waits for may still write for a while."""
         while self._needs.get(order):
-            await self._leaving.setdefault(order, asyncio.Event()).wait()
+            gone = self._leaving.setdefault(order, asyncio.Event())
+            with anyio.move_on_after(_PATIENCE) as waiting:
+                await gone.wait()
+            if waiting.cancelled_caught:
+                gc.collect()  # an error in a cycle with its frames may keep an array over the memory
+                self.look_again()
 
     def window_nowait(self, size: int) -> Lease | None:
         """Return a lease in the window's zone if there is room for it now."""
@@ -422,13 +432,3 @@ def _subtract(sizes: dict[Order, int], order: Order, size: int) -> None:
     sizes[order] -= size
     if not sizes[order]:
         del sizes[order]
-
-
-def let_go(error: BaseException) -> None:
-    """Let the frames that an error came through go of memory: else whoever keeps the error keeps that too."""
-    part: BaseException | None = error
-    seen: set[int] = set()
-    while part is not None and id(part) not in seen:
-        seen.add(id(part))
-        traceback.clear_frames(part.__traceback__)
-        part = part.__cause__ or part.__context__

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import AioloadError, ShardError, StorageError
-from .memory import let_go
+from ..frames import let_go
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup

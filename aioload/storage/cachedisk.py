@@ -21,6 +21,7 @@ from weakref import WeakKeyDictionary
 import anyio
 
 from ..errors import NotFoundError, ShardError, StorageError
+from ..frames import let_go
 from ..shard.format import crc32c
 from .bytelocks import Busy
 from .cachedfile import CachedFile
@@ -173,6 +174,7 @@ class CacheDisk:
 
     def failed(self, file: CachedFile, start: int, length: int, error: Exception) -> None:
         """Forget bytes that could not be read; where that happens again and again, the cache is off."""
+        let_go(error)
         if isinstance(error, NotFoundError):  # somebody has removed the file
             file.lose()
             return

@@ -476,3 +476,19 @@ async def test_a_limit_that_holds_nothing_is_refused(limit: int) -> None:
         Memory(arena, int)
 
     assert caught.value.needed >= 8192  # type: ignore[attr-defined]  # a fact
+
+
+async def test_memory_that_an_error_keeps_is_found() -> None:
+    """An error and its frames may be a cycle, which keeps an array over the memory until somebody looks."""
+    with memory() as some:
+        lease = await some.lease(64, (1, 0))
+        array = some.arena.borrow(lease.span.start, lease.span.stop, lease.release_soon)
+        cycle: list[Any] = [array]
+        cycle.append(cycle)
+        del array, cycle, lease
+
+        gone = asyncio.create_task(some.until_gone((1, 0)))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(gone), 0.01)
+
+        await asyncio.wait_for(gone, 20)
