@@ -189,7 +189,7 @@ def _of_model(loop: _Loop) -> tuple[str, str]:
 
 def _of_storage(loop: _Loop) -> tuple[str, str]:
     stats = loop.stats
-    if stats.mapped:
+    if stats.mapped and loop.parts["storage"] >= stats.wait_read_seconds:
         share = _share(loop.parts["storage"] / (loop.work or 1.0))
         told = f"{share} of the workers' time went by until bytes of mapped files were there"
         return told, "a faster disk, memory that the whole set fits into, or fewer bytes (smaller pictures)"
