@@ -216,9 +216,10 @@ def _of_work(loop: _Loop, stage: Stage, less: str) -> tuple[str, str]:
     if blocked >= _MOST:
         told += f"; {_share(blocked)} of it they waited rather than computed"
         return told, f"more workers (num_workers={2 * stats.num_workers}), since they mostly wait; or {less}"
-    if queued >= _MOST / 2:
+    if queued >= _MOST:
         told += f"; {_share(queued)} of it they waited for a CPU"
-    if stats.num_workers < stats.cpus and queued < _MOST / 2:
+        return told, f"CPUs that nobody else uses, or {less}"
+    if stats.num_workers < stats.cpus:
         return told, f"more workers (num_workers={stats.cpus}), or {less}"
     return told, f"{less}; or more CPUs"
 

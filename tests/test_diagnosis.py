@@ -169,7 +169,7 @@ def test_what_the_loop_would_reach() -> None:
     [
         ({**BUSY, "decode_seconds": 15.0, "cpus": 8}, "num_workers=8"),
         ({**BUSY, "decode_seconds": 15.0, "cpus": 2}, "or more CPUs"),
-        ({**BUSY, "decode_seconds": 15.0, "cpus": 8, "queued_seconds": 9.0}, "or more CPUs"),
+        ({**BUSY, "decode_seconds": 15.0, "cpus": 8, "queued_seconds": 12.0}, "CPUs that nobody else"),
         ({**BUSY, "transform_seconds": 15.0, "blocked_seconds": 12.0}, "num_workers=4"),
         ({**CASES["in the user's thread, decoding"][1]}, "num_workers='auto'"),
         ({**CASES["idle, held back"][1]}, "raise prefetch (it is 6)"),
