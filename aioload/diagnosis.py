@@ -114,7 +114,7 @@ class _Loop:
     @property
     def uneven(self) -> float:
         """The share of work by which single samples took longer than others."""
-        # slow samples are told without the time in which they had no CPU, so that is no part of the whole either
+        # slow samples are told without the time in which they had no CPU: so is the whole
         whole = self.work - self.stats.queued_seconds
         return min(self.stats.uneven_seconds / whole, 1.0) if whole > 0 else 0.0
 
