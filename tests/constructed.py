@@ -15,7 +15,7 @@ from batches import pack
 
 import aioload
 from aioload import Dataset, Loader, LoaderStats
-from aioload.storage import LocalStorage, Storage
+from aioload.storage import LocalStorage, Storage, close
 
 __all__ = ["CASES", "Case", "packed", "run"]
 
@@ -42,6 +42,10 @@ class SlowStorage:
         if name.startswith("shard"):
             await anyio.sleep(self._seconds + len(out) / self._rate)
         await self._storage.read_into(name, start, out)
+
+    async def aclose(self) -> None:
+        """Close the files."""
+        await close(self._storage)
 
 
 class SlowDataset(Dataset):
