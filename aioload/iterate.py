@@ -41,6 +41,9 @@ class Owner(Protocol):
     def handed_out(self, iterator: BatchIterator, steps: int) -> None:
         """Note how far an iteration has come."""
 
+    def paused(self) -> None:
+        """Note that the iteration that is under way has ended."""
+
 
 class Place(Protocol):
     """Where batches come out."""
@@ -181,7 +184,7 @@ class BatchIterator(Steps):
             item = self._handover.take_nowait()
         except anyio.EndOfStream:
             self._over = True
-            self._counters.pause()
+            self._loader.paused()
             raise
         if isinstance(item, AioloadError):
             self._give_up(item)
@@ -209,7 +212,7 @@ class BatchIterator(Steps):
                 "in their next collective operation; let the error end this process, and the job with it"
             )
         self._over = True
-        self._counters.pause()
+        self._loader.paused()
         self._handover.close()
         if (trace := self._counters.trace) is not None:
             trace.failed(type(error).__name__, error.step)

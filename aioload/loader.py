@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
@@ -25,6 +26,7 @@ from ._pipeline.zones import wanted_window
 from ._workers.context import warm_up
 from ._workers.jobs import Recipe
 from ._workers.pool import PoolOptions
+from .accounts import Accounts
 from .batching import Budget
 from .blocking import Stop
 from .collection import Collection
@@ -212,6 +214,7 @@ class Loader:
         if self._recorder is not None:
             weakref.finalize(self, self._recorder.finish)  # a loader that is forgotten has its trace as well
         traced(self.counters, str(self.dataset.source), self._recorder)
+        self._accounts = Accounts(self.counters, partial(_traffic, self.dataset))
         self._engine: Engine | None = None
         self._finalizer: weakref.finalize[Any, Any] | None = None
         self._iterator: weakref.ref[BatchIterator] | None = None  # weak: a cycle would delay collecting
@@ -320,6 +323,7 @@ class Loader:
         with self._lock:
             self._closed = True
             engine, self._engine = self._engine, None
+            self._accounts.levels = dict
         if engine is None and self._starting.acquire(timeout=_PATIENCE):
             self._starting.release()  # what was being opened is closed by now
         if self._finalizer is not None:
@@ -333,17 +337,18 @@ class Loader:
 
     # looking
 
-    def stats(self) -> LoaderStats:
-        """Return what was counted so far."""
-        self.counters.set(**self._traffic())
-        return self.counters.snapshot()
+    def stats(self, epoch: int | None = None) -> LoaderStats:
+        """Return what was counted so far.
 
-    def _traffic(self) -> dict[str, int]:
-        """Return what went over the network for the sets of this loader."""
-        total: Counter[str] = Counter()
-        for source in {id(source): source for source in self.dataset.sources}.values():
-            total.update(source.traffic())
-        return total
+        Args:
+            epoch: what was counted while the user went through this epoch, the last time if it was several
+                times. The loader is ahead of the user, so some of its work on an epoch counts for the one
+                before. The numbers of a hundred epochs are kept.
+
+        Raises:
+            ConfigError: there are none of this epoch.
+        """
+        return self._accounts.of(epoch)
 
     @property
     def skipped(self) -> tuple[Skipped, ...]:
@@ -353,6 +358,10 @@ class Loader:
     def report(self) -> str:
         """Return where the time went, as text."""
         return render(self.stats(), self.counters.reasons)
+
+    def paused(self) -> None:
+        """Note that the iteration that is under way has ended."""
+        self._accounts.end()
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"epoch={self.epoch} workers={self.num_workers}"
@@ -406,6 +415,7 @@ class Loader:
             with self._lock:
                 self.check_open()
                 self._engine = engine = self._started(settings)
+                self._accounts.levels = engine.levels
                 self._finalizer = weakref.finalize(self, close_forgotten, engine, repr(self))
                 self._finalizer.atexit = False  # the exit hook is earlier
             return engine
@@ -490,6 +500,7 @@ class Loader:
         )
         plan = self._course.begin()
         self._remains.begin()
+        self._accounts.begin(plan.epoch)
         iterator = BatchIterator(self, engine, engine.open_pass(plan, self._course.following(plan)), plan)
         self._iterator = weakref.ref(iterator)
         return iterator
@@ -522,3 +533,11 @@ class Loader:
             raise ClosedError("the loader was closed; make a new one to go on")
         if self._engine is not None:
             self._engine.check_process()
+
+
+def _traffic(dataset: Collection) -> dict[str, int]:
+    """Return what went over the network for the sets of a loader."""
+    total: Counter[str] = Counter()
+    for source in {id(source): source for source in dataset.sources}.values():
+        total.update(source.traffic())
+    return total

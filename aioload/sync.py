@@ -37,7 +37,7 @@ class Face(Protocol):
     def state_dict(self) -> dict[str, Any]: ...
     @property
     def skipped(self) -> tuple[Skipped, ...]: ...
-    def stats(self) -> LoaderStats: ...
+    def stats(self, epoch: int | None = None) -> LoaderStats: ...
     def pause(self) -> AbstractContextManager[None]: ...
 
 
@@ -135,9 +135,16 @@ class SyncLoader:
         """End all processes and threads of the loader, within 5 s; twice is free."""
         self._loader.close()
 
-    def stats(self) -> LoaderStats:
-        """Return what was counted so far."""
-        return self._loader.stats()
+    def stats(self, epoch: int | None = None) -> LoaderStats:
+        """Return what was counted so far, or in one epoch; see `Loader.stats`.
+
+        Args:
+            epoch: whose numbers are wanted; None: all.
+
+        Raises:
+            ConfigError: there are none of this epoch.
+        """
+        return self._loader.stats(epoch)
 
     def report(self) -> str:
         """Return where the time went, as text."""

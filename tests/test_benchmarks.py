@@ -240,3 +240,14 @@ def test_an_archive_is_indexed_whole() -> None:
     assert status == 0
     assert [(row[0], row[2]) for row in rows] == [("ustar", "600"), ("pax", "600")]
     assert all(float(row[3].replace(",", "")) > 0 < float(row[5]) for row in rows)
+
+
+def test_counting_has_a_price(data: Path) -> None:
+    """Both loaders give all records, one of them counted them, and calls are turned into a share."""
+    status, out = run("stats_cost.py", "--data", data, "--scale", 0.002, "--rounds", 1)
+
+    told = json.loads(out.splitlines()[0])
+    assert status == 0
+    assert told["samples"] == [2 * 400, 0]
+    assert told["calls"]["step"] == 2
+    assert 0 < told["calls_ratio"] < 1

@@ -32,10 +32,12 @@ FLOORS = (
     ("aioload.table", "aioload.testing", "aioload._device", "aioload._workers"),
     ("aioload.storage", "aioload.shard", "aioload.decode", "aioload.collate", "aioload.digits"),
     (
+        "aioload.accounts",
         "aioload.ahead",
         "aioload.blocking",
         "aioload.cgroup",
         "aioload.deal",
+        "aioload.diagnosis",
         "aioload.errors",
         "aioload.frames",
         "aioload.identity",

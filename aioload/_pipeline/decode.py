@@ -609,6 +609,7 @@ class Walk:
         if isinstance(job, Decode):
             records = sum(segment.rows for segment in job.segments)
             seconds = answer.decode_seconds + answer.transform_seconds + answer.collate_seconds
+            self._counters.add(uneven_seconds=self._sizes.excess(records, answer))
             if not any(outcome.failure for outcome in answer.outcomes):
                 self._sizes.took(records, seconds)
         self._counters.add(
@@ -618,6 +619,8 @@ class Walk:
             collate_seconds=answer.collate_seconds,
             work_seconds=answer.work_seconds,
             blocked_seconds=answer.blocked_seconds,
+            queued_seconds=answer.queued_seconds,
+            check_seconds=answer.check_seconds,
         )
 
     def _note_misfit(self, part: Part, outcome: Outcome) -> None:

@@ -72,6 +72,11 @@ class Reader:
         """Reads that may be in flight."""
         return self._slots.total
 
+    @property
+    def running(self) -> int:
+        """Reads that are in flight."""
+        return self._slots.taken
+
     async def read_into(self, shard: int, start: int, out: memoryview, order: Order) -> None:
         """Fill memory with the bytes of a shard from `start` on; what has the lower order comes first."""
         source = self._sources[shard]

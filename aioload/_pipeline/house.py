@@ -15,6 +15,7 @@ from .._workers.arena import Arena, ArenaHandle
 from .._workers.jobs import MARK
 from .._workers.layout import align, foreseen
 from .._workers.pool import PoolOptions, WorkerPool
+from ..machine import usable_cpus
 from ..storage import close
 from ..storage.threads import DaemonExecutor
 from .careful import Suspects
@@ -26,6 +27,7 @@ from .needs import UNKNOWN, Growth, Need
 from .sizes import Sizes
 from .slots import Slots
 from .tuner import FIRST_READS, Tuner
+from .watch import Watch
 from .zones import divide, least, too_small
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from ..errors import AioloadError, ConfigError
     from ..stats import Counters
     from ..storage import Storage
+    from .reorder import Handover
 
 __all__ = ["MAX_READ_BYTES", "Adopt", "House", "Settings"]
 
@@ -125,7 +128,12 @@ class House:
         )
         self.suspects = Suspects()
         self.pool: WorkerPool | None = None
+        self.handover: Handover[Any] | None = None  # where the user takes
         self._active: dict[Order, Callable[[], bool]] = {}
+        self._brought: set[Order] = set()  # runs whose bytes are all there
+        self.watch = Watch(counters, memory, self.tuner)
+        self.watch.wanted, self.watch.late = self._wanted, self._late
+        memory.on_wait = self.tuner.on_hold = self.watch.look
         memory.follow(self._head)
 
     @classmethod
@@ -172,6 +180,7 @@ class House:
             num_workers=settings.workers.num_workers,
             window_bytes=zones.shared - zones.head,
             mapped=mapped is not None and not mapped.reads,
+            cpus=usable_cpus(),
         )
         if adopt is not None:
             first = zones.shared
@@ -183,7 +192,8 @@ class House:
             memory.settle()
         house = cls(settings, counters, memory, storages, mapped)
         if settings.workers.num_workers:
-            house.pool = house.tuner.pool = house._open_pool(stack)
+            house.pool = house.tuner.pool = house.watch.pool = house._open_pool(stack)
+            house.pool.on_change = house.watch.look
             stack.push_async_callback(house.end_workers)
             group.start_soon(house.pool.serve)
         return house
@@ -210,14 +220,49 @@ class House:
             order: its urgency.
             is_due: tells whether the user has taken all that comes before it.
         """
+        self.watch.look()
         self._active[order] = is_due
         self.memory.look_again()
 
+    def note_brought(self, order: Order) -> None:
+        """Note that all bytes of a run are there."""
+        self.watch.look()
+        self._brought.add(order)
+
     def leave(self, order: Order) -> None:
         """Note that a run is done."""
+        self.watch.look()
         del self._active[order]
+        self._brought.discard(order)
         self.memory.look_again()
-        self.counters.set(memory_peak=self.memory.peak)
+        self.counters.set(memory_peak=self.memory.peak, lease_waits=self.memory.waits)
+
+    def levels(self) -> dict[str, float]:
+        """Return how things are as of now, by their names in the stats; from any thread."""
+        pool, handover = self.pool, self.handover
+        return self.watch.levels() | {
+            "memory_used": self.memory.used,
+            "leases": self.memory.leases,
+            "batches_ready": 0 if handover is None else handover.ready,
+            "runs_under_way": len(self._active),
+            "jobs_waiting": 0 if pool is None else pool.jobs_waiting,
+            "jobs_running": 0 if pool is None else pool.jobs_running,
+            "reads_running": self.reader.running,
+        }
+
+    def _wanted(self) -> str:
+        """Return what the batch that the user waits for needs next; from any thread."""
+        active = tuple(self._active)  # at once, as the engine may change it meanwhile
+        if not active:
+            return ""
+        first = min(active)
+        is_due = self._active.get(first)
+        if is_due is None or not is_due() or (self.handover is not None and self.handover.is_ready):
+            return ""
+        return "work" if first in self._brought else "read"
+
+    def _late(self) -> bool:
+        return self.handover is not None and self.handover.late
 
     def _head(self) -> Order | None:
         """Return what the user needs next: the first run under way, if all before it was taken."""

@@ -164,7 +164,10 @@ class Memory:
         self._look: Callable[[], Order | None] = lambda: None
         self._numbers = itertools.count()
         self._loop = asyncio.get_running_loop()
+        self.on_wait: Callable[[], object] = int  # before somebody begins to wait for memory, or has waited
         self.peak = 0
+        self.leases = 0  # that there are
+        self.waits = 0  # how often somebody had to wait
 
     @property
     def settled(self) -> bool:
@@ -257,6 +260,8 @@ class Memory:
         if lease is not None:
             return lease
 
+        self.on_wait()
+        self.waits += 1
         waiter = _Waiter(order, next(self._numbers), size, patient, self._loop.create_future())
         heapq.heappush(self._waiting, waiter)
         self._serve()
@@ -297,6 +302,7 @@ class Memory:
         if span is None:
             return None
         self._needs[_WINDOW] = self._needs.get(_WINDOW, 0) + len(span)
+        self.leases += 1
         self.peak = max(self.peak, self._space.used)
         return Lease(self, span, _WINDOW, private=False)
 
@@ -341,11 +347,13 @@ class Memory:
         else:
             self._shared += len(span)
         self._needs[order] = self._needs.get(order, 0) + len(span)
+        self.leases += 1
         self.peak = max(self.peak, self._space.used)
         return Lease(self, span, order, private=private)
 
     def _free(self, lease: Lease) -> None:
         size, lease.freed = len(lease), True
+        self.leases -= 1
         if lease.held:
             self._held -= size
         self._space.release(lease.span)
@@ -377,6 +385,7 @@ class Memory:
                 if not self._hopeless(waiter):
                     return
                 lease = self._lease_beyond(waiter) if waiter.patient else None
+            self.on_wait()
             if lease is not None:
                 waiter.got.set_result(lease)
             elif not waiter.got.done():

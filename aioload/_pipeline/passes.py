@@ -151,8 +151,9 @@ class Pass:
             mapped, trace = self._house.mapped, self._house.counters.trace
             if trace is not None:
                 trace.held(began, "is far enough ahead")
-                began = time.perf_counter()
+            began = time.perf_counter()
             run = self._planned(step, stop, (self._number, number))
+            self._house.counters.add(plan_seconds=time.perf_counter() - began)
             stop = run.steps.stop
             if trace is not None:
                 trace.planned(began, run.order, run.steps, len(run.table))
@@ -252,6 +253,7 @@ class Pass:
                 self._told(item, place) if isinstance(item, AioloadError) else item
                 for place, item in enumerate(items, step)
             ]
+            self._house.watch.look()
             if trace is not None:  # before the user can have taken them
                 trace.ready(began, tuple((self._number, place) for place in range(step, step + len(told))))
             self.handover.put(step, *told)
@@ -316,6 +318,7 @@ class Pass:
             failures: Failures = {}
             if brought.reads or chunks:
                 failures = await Fetcher(run, self._house.reader, memory).fetch(brought.reads, raw, chunks)
+            self._house.note_brought(run.order)
             table = raw.span.start + brought.table
             memory.arena.array[table : table + run.table.nbytes] = run.table.view(np.uint8)
             leases = [raw, *(chunk.lease for chunk in chunks)]
@@ -328,7 +331,7 @@ class Pass:
     def _deliver(self, step: int, result: Made | Joined | AioloadError) -> list[Item]:
         if isinstance(result, AioloadError):
             return [result]
-        memory, output = self._house.memory, self._house.settings.output
+        memory, output, began = self._house.memory, self._house.settings.output, time.perf_counter()
         try:
             if isinstance(result, Joined):
                 self._check_first(step, result.made, result.rows[0])
@@ -339,6 +342,9 @@ class Pass:
             failed = as_ours(error)
             steps = len(result.rows) if isinstance(result, Joined) else 1
             return [copy(failed) for _ in range(steps)]  # each is told its own step
+        finally:
+            size = (result.made if isinstance(result, Joined) else result).size
+            self._house.counters.add(decoded_bytes=size, deliver_seconds=time.perf_counter() - began)
 
     def _numbered(self, step: int, items: list[Item]) -> list[Item]:
         """Return what is delivered with what a trace calls it."""

@@ -5,11 +5,13 @@ Nothing here decides what is in a batch, only how the work on it is cut.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from .._workers.layout import Layout, align
 
 if TYPE_CHECKING:
+    from .._workers.jobs import Answer
     from .needs import Growth
 
 __all__ = ["MOST_PARTS", "Sizes"]
@@ -22,6 +24,8 @@ _FIRST_BYTES = 256 << 10  # of raw records in the first run
 _FIRST_GROWTH = 8  # decoded bytes per raw byte before anything was decoded; what is not used is not touched
 _ROOM = 1 << 16  # bytes on top of any guess, for texts, alignment and the descriptor
 _MARGIN = 1.25  # over the largest outcome so far
+_UNEVEN = 4  # times what others take, from which a record counts as one of the slow ones
+_LONG_SECONDS = 0.01  # below, batches ahead make up for it
 _MAX_MISFITS = 3  # batches that fell out of the layout before it is given up
 
 
@@ -77,6 +81,20 @@ class Sizes:
         kept = _REMEMBERED / max(self._records, _REMEMBERED)
         self._records = self._records * kept + records
         self._seconds = self._seconds * kept + seconds
+
+    def excess(self, records: int, answer: Answer) -> float:
+        """Return by how much a job's longest record took longer than records do, if that is much.
+
+        Time in which the job had no CPU is no record's own.
+        """
+        longest = answer.longest_seconds - answer.queued_seconds
+        if longest < _LONG_SECONDS:
+            return 0.0
+        others = answer.decode_seconds + answer.transform_seconds - answer.longest_seconds
+        usual = self._record_seconds or 0.0
+        if records > 1:
+            usual = min(usual or math.inf, max(others, 0.0) / (records - 1))
+        return longest - usual if usual and longest > _UNEVEN * usual else 0.0
 
     def outcome(self, records: int, size: int, raw_bytes: int) -> None:
         """Note the size of a packed outcome."""

@@ -73,6 +73,7 @@ class Tuner:
     ) -> None:
         self.pool: WorkerPool | None = None
         self.on_change: Callable[[], object] = int
+        self.on_hold: Callable[[], object] = int  # before a run is held back or let go
         self._prefetch = prefetch
         self._counters = counters
         self._sizes = sizes
@@ -94,6 +95,7 @@ class Tuner:
         self._waited = 0.0
         self._began = -math.inf
         self._depth = 0
+        self._short = False
         self._why_ahead = _BUSY
         self._reads_per_batch = 1.0
         self._tell(adapts)
@@ -101,15 +103,27 @@ class Tuner:
     @contextlib.contextmanager
     def holding(self) -> Iterator[None]:
         """Count the time as one in which a run is held back for being too far ahead."""
+        self.on_hold()
         if not self._holders:
             self._held_since = self._clock()
         self._holders += 1
         try:
             yield
         finally:
+            self.on_hold()
             self._holders -= 1
             if not self._holders:
                 self._held_seconds += self._clock() - self._held_since
+
+    @property
+    def holds(self) -> bool:
+        """Whether a run is held back; from any thread."""
+        return self._holders > 0
+
+    @property
+    def short_of_room(self) -> bool:
+        """Whether a run is held back that would not be if there were more memory; from any thread."""
+        return self._holders > 0 and self._short
 
     def depth(self, rows: int, steps: int) -> int:
         """Return how many batches may lie between the user and the last one under way.
@@ -125,6 +139,7 @@ class Tuner:
             wanted = self._depth  # measured costs waver, and nothing is won by following them
         room = int(_SHARE * self._memory.shareable / self._sizes.batch_bytes(rows))
         found = min(wanted, max(room, self._controller["workers"] + 1))
+        self._short = found < wanted
         if found != self._depth:
             self._depth = found
             self._counters.set(prefetch=found)

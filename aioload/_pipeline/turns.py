@@ -65,6 +65,7 @@ class Turns:
                 old.cancel()
         self._following = following
         self._ahead = None
+        self._house.handover = handover
         self._current = self._start(plan, handover, None)
 
     def advance(self, following: Plan | None) -> None:
@@ -74,9 +75,14 @@ class Turns:
         if old is not None:
             old.cancel()  # the user may have left it before its end
         if self._current is not None:
+            self._house.handover = self._current.handover
             self._current.come_first()
             self._house.memory.look_again()
             self._go_ahead(self._current)
+
+    def levels(self) -> dict[str, float]:
+        """Return how things are as of now, by their names in the stats; from any thread."""
+        return self._house.levels()
 
     def taken(self, item: Item) -> None:
         """Note, from the thread that takes (with a device the copy thread), that a step was taken."""

@@ -161,6 +161,9 @@ class Answer:
     blocked_seconds: float = 0.0  # of it, neither computing nor waiting for a CPU
     began: float = 0.0  # by `time.perf_counter`, which most systems count alike in all processes
     stopped: float = 0.0
+    queued_seconds: float = 0.0  # of work_seconds, waiting for a CPU
+    check_seconds: float = 0.0  # of decoding, comparing sums: a mapped file is waited for here
+    longest_seconds: float = 0.0  # of decoding and transforming one record; 0 if not made one by one
 
 
 @dataclass(frozen=True, slots=True)

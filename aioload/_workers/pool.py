@@ -44,6 +44,7 @@ __all__ = ["Order", "PoolOptions", "Runner", "Ticket", "WorkerDied", "WorkerPool
 
 _log = logging.getLogger("aioload.workers")
 
+_AT_WORK = (SeatState.READY, SeatState.LEAVING)
 _SHORT_JOB = 0.15  # seconds; below it a seat has its next job before it asks: the way takes 0.3 to 3 ms
 _ANOTHER_SECONDS = 0.001  # for a batch's collate to be asked for, before the next run's job takes the seat
 _CHEAP_RECORD = 1e-5  # seconds; below it a seat gets several jobs before the next has any
@@ -123,6 +124,7 @@ class WorkerPool:
         self._threads = threads
         self._on_restart = on_restart
         self._on_start = on_start
+        self.on_change: Callable[[], object] = int  # before a worker comes, goes, or is given a job
         self._queue: list[Ticket] = []
         self._numbers = itertools.count()
         self._job_seconds = 1.0  # moving average; the first jobs count as long
@@ -164,6 +166,26 @@ class WorkerPool:
         except asyncio.CancelledError:
             self._drop(ticket)
             raise
+
+    @property
+    def ready(self) -> int:
+        """Workers that can do jobs."""
+        return sum(seat.state in _AT_WORK for seat in self._seats)
+
+    @property
+    def busy(self) -> int:
+        """Workers that have a job."""
+        return sum(bool(seat.jobs) for seat in self._seats)
+
+    @property
+    def jobs_running(self) -> int:
+        """Jobs that workers have."""
+        return sum(len(seat.jobs) for seat in self._seats)
+
+    @property
+    def jobs_waiting(self) -> int:
+        """Jobs that no worker has yet."""
+        return len(self._queue)
 
     @property
     def num_workers(self) -> int:
@@ -231,6 +253,7 @@ class WorkerPool:
         self._on_start(startup.pid, began)
         seat.extra = False
         if seat.state is SeatState.STARTING:
+            self.on_change()
             seat.state = SeatState.READY
         self._dispatch()
 
@@ -289,6 +312,7 @@ class WorkerPool:
             self._loop.call_soon(self._died, seat)
             return
         ticket.began = self._loop.time()
+        self.on_change()
         seat.jobs.append(ticket)
 
         def finished(future: Future[Answer]) -> None:  # in the executor's thread
@@ -306,6 +330,7 @@ class WorkerPool:
         if future.cancelled() or isinstance(error, BrokenProcessPool):
             self._died(seat)
             return
+        self.on_change()
         seat.jobs.remove(ticket)
         seat.jobs_done += 1
         self._deaths_in_a_row = 0
@@ -336,6 +361,7 @@ class WorkerPool:
         """
         if seat.state is SeatState.DEAD:
             return
+        self.on_change()
         seat.state = SeatState.DEAD
         jobs, seat.jobs = seat.jobs, []
         running = jobs.pop(0) if jobs and not self._closed else None
@@ -413,8 +439,7 @@ class WorkerPool:
         gone: set[Seat] = set()
         while True:
             await anyio.sleep(pause)
-            at_work = (SeatState.READY, SeatState.LEAVING)
-            known = [seat for seat in self._seats if seat.state in at_work]
+            known = [seat for seat in self._seats if seat.state in _AT_WORK]
             before, gone = gone, {seat for seat in known if not seat.runs}
             for seat in gone & before:
                 self._died(seat)

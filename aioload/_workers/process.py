@@ -61,10 +61,12 @@ def start_worker(handle: ArenaHandle, mark: Span, recipe: bytes, stacks: StackFi
 def run_job(job: Job) -> Answer:
     """Run a job in a worker process."""
     assert _process.worker is not None, "start_worker was not run"
-    began, needed = time.perf_counter(), _process.cpu.seconds()
+    began, (computed, queued) = time.perf_counter(), _process.cpu.seconds()
     answer = _process.worker.run(job)
-    took, needed = time.perf_counter() - began, _process.cpu.seconds() - needed
-    return replace(answer, work_seconds=took, blocked_seconds=max(took - needed, 0.0))
+    took, (computed_now, queued_now) = time.perf_counter() - began, _process.cpu.seconds()
+    computed, queued = computed_now - computed, queued_now - queued
+    blocked = max(took - computed - queued, 0.0)
+    return replace(answer, work_seconds=took, blocked_seconds=blocked, queued_seconds=queued)
 
 
 def ping() -> Startup:

@@ -98,16 +98,21 @@ class Worker:
         self._bulk = Bulk(recipe, self._raw)
         self._failed: Undecoded | None = None  # at which a decoder has just failed
         self._decode_seconds = self._transform_seconds = self._collate_seconds = 0.0
+        self._check_seconds = self._longest_seconds = 0.0
+        self._has_run = False
 
     def run(self, job: Job) -> Answer:
         """Do a job. Never raises for the user's reasons."""
         self._decode_seconds = self._transform_seconds = self._collate_seconds = 0.0
         began = self._mark_none()
+        self._check_seconds = self._longest_seconds = self._bulk.check_seconds = 0.0
         faults = _faults() if self._recipe.paths else 0
         outcomes = (self._collate(job),) if isinstance(job, Collate) else tuple(self._decode(job))
         self._mark_row[0] = -1
         self._mark_began[0] = 0.0
         seconds = (self._decode_seconds, self._transform_seconds, self._collate_seconds)
+        # the first sample of all may have imported much, which tells nothing about samples
+        longest, self._has_run = self._longest_seconds if self._has_run else 0.0, True
         return Answer(
             outcomes,
             *seconds,
@@ -115,6 +120,8 @@ class Worker:
             _faults() - faults if self._recipe.paths else 0,
             began=began,
             stopped=time.perf_counter(),
+            check_seconds=self._check_seconds + self._bulk.check_seconds,
+            longest_seconds=longest,
         )
 
     def _mark_none(self) -> float:
@@ -203,13 +210,21 @@ class Worker:
         layout = learn(samples) if learn_layout else None
         rows = np.arange(segment.first, segment.first + segment.rows)
         tree = self._batch(samples, keys) if segment.whole else (samples, keys, rows)
-        where, used = pack(tree, self._place(segment.place))
+        where, used = self._pack(tree, segment.place)
         return Outcome(used=used, descriptor=where, layout=layout)
 
     def _batch(self, samples: list[Any], keys: list[str | int]) -> Any:
         began = time.perf_counter()
         try:
             return apply(self._recipe.collate or default, samples, keys=keys)
+        finally:
+            self._collate_seconds += time.perf_counter() - began
+
+    def _pack(self, tree: Any, place: Span) -> tuple[Span, int]:
+        """Pack something into a place; return where its descriptor lies, and the bytes in use."""
+        began = time.perf_counter()
+        try:
+            return pack(tree, self._place(place))
         finally:
             self._collate_seconds += time.perf_counter() - began
 
@@ -230,7 +245,7 @@ class Worker:
             if rows != sorted(rows):  # a sample that came in another's place
                 by_row = sorted(range(len(rows)), key=rows.__getitem__)
                 samples, keys = [samples[at] for at in by_row], [keys[at] for at in by_row]
-            where, used = pack(self._batch(samples, keys), self._place(job.place))
+            where, used = self._pack(self._batch(samples, keys), job.place)
             return Outcome(used=used, descriptor=where)
         except NoRoom as small:
             return Outcome(need=small.need)
@@ -278,6 +293,8 @@ class Worker:
             raise ShardError(
                 "its bytes do not have the checksum of the index; repack the shard or run `aioload verify`"
             )
+        checked = time.perf_counter()
+        self._check_seconds += checked - began
         key, payloads = recipe.formats[source].split(raw.data)
         keys.append(record if key is None else key)
         if self._seeds:
@@ -300,6 +317,8 @@ class Worker:
         decoded = time.perf_counter()
         self._decode_seconds += decoded - began
         if recipe.transform is None:
+            if decoded - began > self._longest_seconds:
+                self._longest_seconds = decoded - began
             return sample
 
         sample["__key__"] = str(record) if key is None else key
@@ -311,7 +330,10 @@ class Worker:
             )
         else:
             result = recipe.transform(sample)
-        self._transform_seconds += time.perf_counter() - decoded
+        ended = time.perf_counter()
+        self._transform_seconds += ended - decoded
+        if ended - began > self._longest_seconds:
+            self._longest_seconds = ended - began
         return result
 
     def _stored(self, field: str, source: int) -> str:

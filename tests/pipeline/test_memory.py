@@ -492,3 +492,23 @@ async def test_memory_that_an_error_keeps_is_found() -> None:
             await asyncio.wait_for(asyncio.shield(gone), 0.01)
 
         await asyncio.wait_for(gone, 20)
+
+
+async def test_leases_and_waits_are_told() -> None:
+    """How many leases there are, how often somebody waited; a look is taken before a wait and after it."""
+    looks: list[bool] = []
+    with memory() as some:
+        some.on_wait = lambda: looks.append(some.short)
+        lease = await some.lease(BORDER, (1, 1))
+        waiting = asyncio.create_task(some.lease(BORDER, (1, 2)))
+        await blocked()
+        during = some.leases, some.waits
+
+        lease.release()
+        await blocked()
+
+        assert during == (1, 1)
+        assert looks == [False, True]
+        assert (some.leases, some.waits) == (1, 1)
+        waiting.result().release()
+        assert some.leases == 0
