@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         StorageError,
         WorkerError,
     )
+    from .live import metrics, progress
     from .loader import Loader
     from .policy import Skip
     from .prefetch import DevicePrefetcher
@@ -49,4 +50,6 @@ __all__ = [
     "batching",
     "collate",
     "decode",
+    "metrics",
+    "progress",
 ]

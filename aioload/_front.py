@@ -29,6 +29,8 @@ HOMES = {
     "batching": "",
     "collate": "",
     "decode": "",
+    "metrics": "live",
+    "progress": "live",
 }
 """The module that each public name comes from; none for those that are modules themselves."""
 

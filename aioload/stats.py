@@ -6,7 +6,19 @@ import time
 from dataclasses import dataclass, fields
 from typing import Any
 
-__all__ = ["Counters", "LoaderStats"]
+__all__ = ["AS_OF_NOW", "Counters", "LoaderStats"]
+
+AS_OF_NOW = {
+    "memory_limit",
+    "memory_peak",
+    "window_bytes",
+    "mapped",
+    "locked_bytes",
+    "num_workers",
+    "prefetch",
+    "reads_in_flight",
+}
+"""Counts that do not grow, but are as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +127,16 @@ class LoaderStats:
         if not self.device_seconds:
             return 1.0
         return max(1 - (self.device_stall_seconds + self.device_wait_seconds) / self.device_seconds, 0.0)
+
+    def since(self, earlier: LoaderStats) -> LoaderStats:
+        """Return what was counted since an earlier picture of the same loader; settings are those of now."""
+        values = {
+            field.name: getattr(self, field.name)
+            if field.name in AS_OF_NOW
+            else getattr(self, field.name) - getattr(earlier, field.name)
+            for field in fields(self)
+        }
+        return LoaderStats(**values)
 
 
 class Counters:
