@@ -136,12 +136,12 @@ class _Metrics:
         self._last: Moment | None = None
 
     def look(self, moment: Moment) -> float:
-        """Tell, if it is time; the first time begins now."""
+        """Tell, if it is time; the first time begins now, and nothing is told of a start."""
         if self._last is None:
             self._last = moment
-        elif moment.now - self._last.now >= self._every:
+        elif moment.taken and moment.now - self._last.now >= self._every:
             self._tell(moment)
-        return self._last.now + self._every
+        return max(self._last.now + self._every, moment.now)
 
     def end(self, moment: Moment, *, complete: bool) -> None:
         """Tell, after the last batch: at other ends the program is on its way elsewhere."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Pace", "Recent", "clock", "pace"]
 
-_SHORTEST = 0.05  # seconds: of less, nothing can be told
+_SHORTEST = 1e-3  # seconds: of less, nothing can be told
 _WORTH_TELLING = 0.01  # share of the time from which waits have a reason that is told
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 from weakref import ref
 
 from .errors import ConfigError
 from .stats import AS_OF_NOW, LoaderStats
+from .sync import Face, SyncLoader
 
 try:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -29,15 +30,6 @@ _GAUGES = {*AS_OF_NOW, "first_batch_seconds"}
 _LABELS = ("loader", "rank")
 
 
-class Counted(Protocol):
-    """What is asked of a loader."""
-
-    rank: int
-
-    def stats(self) -> LoaderStats:
-        """Return what was counted so far."""
-
-
 class LoaderCollector(Collector):
     """All of `LoaderStats` as metrics, with the labels `loader` and `rank`.
 
@@ -50,8 +42,11 @@ class LoaderCollector(Collector):
             metric from one place only.
     """
 
-    def __init__(self, **loaders: Counted) -> None:
-        self._loaders = {name: ref(loader) for name, loader in loaders.items()}
+    def __init__(self, **loaders: Face | SyncLoader) -> None:
+        self._loaders = {
+            name: ref(loader.loader if isinstance(loader, SyncLoader) else loader)
+            for name, loader in loaders.items()
+        }
 
     def collect(self) -> Iterator[Metric]:
         """Return the metrics as they are now."""

@@ -23,7 +23,6 @@ __all__ = ["Moment", "Watch", "Watchable", "WatchedLoader"]
 class Watchable(Face, Protocol):
     """What looking needs of a loader."""
 
-    rank: int
     world_size: int
     counters: Counters
 
@@ -85,8 +84,8 @@ class WatchedLoader(SyncLoader):
         """Return a face of a loader, or of the one behind a face, at which one more looks."""
         if isinstance(loader, WatchedLoader):
             return cls(loader._watchable, (*loader._makers, maker))
-        face: Any = loader._loader if isinstance(loader, SyncLoader) else loader
-        return cls(face, (maker,))
+        found: Any = loader.loader if isinstance(loader, SyncLoader) else loader
+        return cls(found, (maker,))
 
     def __iter__(self) -> Iterator[Any]:
         found = self._begin()

@@ -240,3 +240,12 @@ def test_an_archive_is_indexed_whole() -> None:
     assert status == 0
     assert [(row[0], row[2]) for row in rows] == [("ustar", "600"), ("pax", "600")]
     assert all(float(row[3].replace(",", "")) > 0 < float(row[5]) for row in rows)
+
+
+def test_what_showing_costs_is_compared() -> None:
+    """Both ways of showing have their row for both sizes of batches."""
+    status, out = run("bench_live.py", "--records", 600, "--rounds", 1)
+
+    assert status == 0
+    rows = [line.split()[0::2][:2] for line in out.splitlines()[2:]]
+    assert rows == [["8", "progress"], ["8", "metrics"], ["256", "progress"], ["256", "metrics"]]

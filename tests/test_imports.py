@@ -30,6 +30,7 @@ FLOORS = (
         "aioload.options",
         "aioload.pace",
         "aioload.prefetch",
+        "aioload.prometheus",
         "aioload.remains",
         "aioload.watched",
     ),
@@ -55,7 +56,6 @@ FLOORS = (
         "aioload.policy",
         "aioload.ranks",
         "aioload.reason",
-        "aioload.prometheus",
         "aioload.report",
         "aioload.screens",
         "aioload.shares",
@@ -165,6 +165,15 @@ def test_the_front_door_stays_light(package: str) -> None:
 def test_local_sets_load_no_network_client(package: str) -> None:
     """What reads and writes folders imports none, though they are always installed."""
     code = f"import sys, aioload.loader, aioload.shard.writer; sys.exit({package!r} in sys.modules)"
+
+    status = subprocess.run([sys.executable, "-c", code], cwd=PACKAGE.parent, check=False).returncode
+
+    assert status == 0
+
+
+def test_a_loader_loads_nothing_that_draws() -> None:
+    """What draws lines on terminals is imported where one is drawn."""
+    code = "import sys, aioload.loader; sys.exit('rich' in sys.modules)"
 
     status = subprocess.run([sys.executable, "-c", code], cwd=PACKAGE.parent, check=False).returncode
 
