@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from weakref import ref
 
 from .errors import ConfigError
-from .stats import AS_OF_NOW, LoaderStats
+from .stats import LoaderStats
 from .sync import Face, SyncLoader
 
 try:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LoaderCollector"]
 
-_GAUGES = {*AS_OF_NOW, "first_batch_seconds"}
+_NUMBERS = ("int", "float", "bool")
 _LABELS = ("loader", "rank")
 
 
@@ -53,7 +53,9 @@ class LoaderCollector(Collector):
         alive = {name: loader for name, found in self._loaders.items() if (loader := found()) is not None}
         counted = {(name, str(loader.rank)): loader.stats() for name, loader in alive.items()}
         for field in fields(LoaderStats):
-            kind = GaugeMetricFamily if field.name in _GAUGES else CounterMetricFamily
+            if field.type not in _NUMBERS:
+                continue
+            kind = GaugeMetricFamily if field.metadata.get("level") else CounterMetricFamily
             told = f"LoaderStats.{field.name} of aioload"
             family = kind(f"aioload_{field.name}", told, labels=_LABELS)
             for labels, stats in counted.items():

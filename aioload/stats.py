@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-__all__ = ["AS_OF_NOW", "Counters", "LoaderStats"]
+__all__ = ["Counters", "LoaderStats"]
 
-AS_OF_NOW = {
-    "memory_limit",
-    "memory_peak",
-    "window_bytes",
-    "mapped",
-    "locked_bytes",
-    "num_workers",
-    "prefetch",
-    "reads_in_flight",
-}
-"""Counts that do not grow, but are as they are."""
+
+def _level() -> Any:
+    """Return a field that tells how things are, and not what was counted: it has no difference."""
+    return field(default=0, metadata={"level": True})
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +61,13 @@ class LoaderStats:
     """Time the user spent between batches."""
     copies: int = 0
     """Batches that were handed over as private copies, since too many were kept or room was short."""
-    memory_limit: int = 0
+    memory_limit: int = _level()
     """The byte budget of the pipeline."""
-    memory_peak: int = 0
+    memory_peak: int = _level()
     """Most bytes of it in use at once."""
-    window_bytes: int = 0
+    window_bytes: int = _level()
     """Of it, what the block shuffle has for pieces that are read whole; 0 if records are read one by one."""
-    mapped: bool = False
+    mapped: bool = field(default=False, metadata={"level": True})
     """Whether workers map the shards, so that records are not read into shared memory first."""
     requests: int = 0
     """Requests to servers, retries and hedges included; these counts are of all loaders over a set."""
@@ -110,13 +103,13 @@ class LoaderStats:
     """Time the user waited for batches that were ready on the host, those of `wait_seconds` included."""
     device_staged: int = 0
     """Batches of which something went through a staging buffer, as it was not page-locked where it lay."""
-    locked_bytes: int = 0
+    locked_bytes: int = _level()
     """Bytes of the pipeline's memory that are page-locked for the device, as of now."""
-    num_workers: int = 0
+    num_workers: int = _level()
     """Worker processes as of now; 0 when samples are made in the user's thread."""
-    prefetch: int = 0
+    prefetch: int = _level()
     """Batches that may be under way or ready, as of now."""
-    reads_in_flight: int = 0
+    reads_in_flight: int = _level()
     """Reads that may be under way at once, as of now."""
     adaptations: int = 0
     """How often workers, batches ahead or reads at once were changed by what was measured."""
@@ -129,21 +122,22 @@ class LoaderStats:
         return max(1 - (self.device_stall_seconds + self.device_wait_seconds) / self.device_seconds, 0.0)
 
     def since(self, earlier: LoaderStats) -> LoaderStats:
-        """Return what was counted since an earlier picture of the same loader; settings are those of now."""
-        values = {
-            field.name: getattr(self, field.name)
-            if field.name in AS_OF_NOW
-            else getattr(self, field.name) - getattr(earlier, field.name)
-            for field in fields(self)
-        }
-        return LoaderStats(**values)
+        """Return what has happened since an earlier look at the same loader.
+
+        Args:
+            earlier: what its `stats()` were then.
+        """
+        return replace(self, **{name: getattr(self, name) - getattr(earlier, name) for name in _COUNTED})
+
+
+_COUNTED = tuple(one.name for one in fields(LoaderStats) if not one.metadata)
 
 
 class Counters:
     """What is counted while a loader runs; plain numbers, each written by one thread."""
 
     def __init__(self) -> None:
-        self._values: dict[str, float] = {field.name: 0 for field in fields(LoaderStats)}
+        self._values: dict[str, float] = {one.name: 0 for one in fields(LoaderStats)}
         self.reasons: dict[str, str] = {}  # why a setting is what it is, by the name of its counter
         self._left_at: float | None = None
         self._arrived_at: float | None = None
@@ -190,7 +184,7 @@ class Counters:
 
     def snapshot(self) -> LoaderStats:
         """Return all counters as they are now."""
-        counts = {field.name for field in fields(LoaderStats) if field.type == "int"}
+        counts = {one.name for one in fields(LoaderStats) if one.type == "int"}
         values: dict[str, Any] = {
             name: int(value) if name in counts else float(value) for name, value in self._values.items()
         }
