@@ -47,6 +47,9 @@ def progress(
         loader: a `Loader`, or what its `sync()` gave.
         all_ranks: show the line on every rank, not on rank 0 alone.
         console: a `rich.console.Console` to draw on; by default standard error.
+
+    Raises:
+        ConfigError: it is no loader of aioload.
     """
 
     def make(found: Watchable) -> _Progress | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import finalize
 
+from .errors import ConfigError
 from .iterate import BatchIterator, LateIterator
 from .sync import Face, SyncLoader
 
@@ -81,10 +82,17 @@ class WatchedLoader(SyncLoader):
 
     @classmethod
     def of(cls, loader: Watchable | SyncLoader, maker: Callable[[Watchable], Watch | None]) -> WatchedLoader:
-        """Return a face of a loader, or of the one behind a face, at which one more looks."""
+        """Return a face of a loader, or of the one behind a face, at which one more looks.
+
+        Raises:
+            ConfigError: it is something else.
+        """
         if isinstance(loader, WatchedLoader):
             return cls(loader._watchable, (*loader._makers, maker))
         found: Any = loader.loader if isinstance(loader, SyncLoader) else loader
+        if not hasattr(found, "batches"):
+            told = f"got a {type(found).__name__}"
+            raise ConfigError(f"only a Loader, or what its sync() gives, can be looked at; {told}")
         return cls(found, (maker,))
 
     def __iter__(self) -> Iterator[Any]:
