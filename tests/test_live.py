@@ -340,31 +340,50 @@ def test_leaving_needs_no_garbage_collector(loader: Loader) -> None:
     assert paper.getvalue().endswith("\n\x1b[?25h")
 
 
-@pytest.mark.parametrize("leave", ["close", "again", "set_epoch"])
-def test_an_iteration_that_is_ended_elsewhere(loader: Loader, leave: str) -> None:
-    """Closing, a new iteration and another epoch finish the line, and the old iteration says why it ended."""
+@pytest.mark.parametrize("leave", ["close", "again"])
+def test_an_iteration_that_is_taken_over(loader: Loader, leave: str) -> None:
+    """Closing and a new iteration finish the line at once, and the old iteration says why it ended."""
     paper = Paper()
     face = progress(loader, console=on(paper))
     batches = iter(face)
     next(batches)
 
-    {"close": face.close, "again": lambda: iter(face), "set_epoch": lambda: face.set_epoch(2)}[leave]()
+    {"close": face.close, "again": lambda: iter(face)}[leave]()
+    drawn = paper.getvalue()
 
+    assert paper.drawn[-1].startswith("epoch 0  1/5")
+    assert drawn.endswith("\n\x1b[?25h")
     with pytest.raises(ClosedError):
         next(batches)
+    assert paper.getvalue() == drawn
+
+
+def test_an_iteration_that_fails(loader: Loader) -> None:
+    """An error in place of a batch, as of an iteration that another epoch has ended, finishes the line."""
+    paper = Paper()
+    batches = iter(progress(loader, console=on(paper)))
+    next(batches)
+
+    loader.set_epoch(2)
+    with pytest.raises(ClosedError):
+        next(batches)
+
     assert paper.drawn[-1].startswith("epoch 0  1/5")
     assert paper.getvalue().endswith("\n\x1b[?25h")
 
 
 def test_no_thread_draws(loader: Loader) -> None:
-    """The line is drawn by the thread that iterates, and by no other."""
+    """The line is drawn by the thread that iterates, and there is no other that could."""
     drawers: set[threading.Thread] = set()
     paper = Paper(lambda paper: drawers.add(threading.current_thread()))
 
     with progress(loader, console=on(paper)) as face:
-        next(iter(face))
+        batches = iter(face)
+        next(batches)
+        of_rich = [thread for thread in threading.enumerate() if type(thread).__module__.startswith("rich")]
 
     assert drawers == {threading.current_thread()}
+    assert of_rich == []
 
 
 @pytest.mark.usefixtures("each_batch")
@@ -438,7 +457,8 @@ def test_a_real_terminal(hundred: Path, tmp_path: Path, end: str, status: int, l
     assert [line for line in words if not line.startswith(" ")][:3] == ["a word", "interrupted", *trace]
     assert [line for line in seen if line][-1].startswith(last)
     assert sum(line.startswith("epoch 0  5/5") for line in seen) == 1
-    assert max(line.count("epoch") for line in seen) == 1  # one line within another, for instance
+    drawn = re.split(r"\x1b\[2K|\n", ended.out)
+    assert max(line.count("epoch") for line in drawn) == 1  # the inner loop's line is not beside the outer's
 
 
 # figures for others ------------------------------------------------------------------------------------
