@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         StorageError,
         WorkerError,
     )
+    from .live import metrics, progress
     from .loader import Loader
     from .packing.mapping import map
     from .policy import Skip
@@ -52,5 +53,7 @@ __all__ = [
     "collate",
     "decode",
     "map",
+    "metrics",
+    "progress",
     "trace",
 ]

@@ -30,6 +30,8 @@ HOMES = {
     "collate": "",
     "decode": "",
     "map": "packing.mapping",
+    "metrics": "live",
+    "progress": "live",
     "trace": "tracing",
 }
 """The module that each public name comes from; none for those that are modules themselves."""

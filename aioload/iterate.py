@@ -82,6 +82,7 @@ class Steps(ABC):
         self._bringer = bringer
         self._counters = counters
         self._last_checkpoint = time.monotonic()
+        self.while_waiting: Callable[[], None] = _nothing  # called now and then in a long wait
 
     def __iter__(self) -> Self:
         return self
@@ -107,6 +108,7 @@ class Steps(ABC):
             if not self._run_errand():
                 self._place.wait(_LIVENESS)
                 self._bringer.check()
+                self.while_waiting()
 
     def __anext__(self) -> Awaitable[Any]:
         return self._anext_shown() if profiling() else self._anext()
@@ -130,6 +132,7 @@ class Steps(ABC):
             if not self._run_errand():
                 await self._wait()
                 self._bringer.check()
+                self.while_waiting()
 
     @abstractmethod
     def _take(self, arrived: float) -> Any:
@@ -235,6 +238,17 @@ class LateIterator:
     def __aiter__(self) -> LateIterator:
         return self
 
+    def then(self, told: Callable[[BatchIterator], None]) -> None:
+        """Have a callable told of the iterator of the epoch, once there is one."""
+        begin = self._begin
+
+        def begin_and_tell() -> BatchIterator:
+            batches = begin()
+            told(batches)
+            return batches
+
+        self._begin = begin_and_tell
+
     async def __anext__(self) -> Any:
         if self._batches is None:
             async with self._starting:
@@ -242,6 +256,10 @@ class LateIterator:
                     await in_thread(self._start)
                     self._batches = self._begin()
         return await self._batches.__anext__()
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 async def in_thread(function: Callable[[], object]) -> None:

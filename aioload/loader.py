@@ -7,7 +7,7 @@ import threading
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -35,6 +35,7 @@ from .course import Batching, Course
 from .dataset import Dataset
 from .errors import ClosedError, ConfigError
 from .iterate import BatchIterator, LateIterator, in_thread
+from .live import progress as show_progress
 from .machine import parse_bytes
 from .options import (
     Collate,
@@ -225,15 +226,19 @@ class Loader:
 
     # iterating
 
-    def __aiter__(self) -> AsyncIterator[Any]:
+    def __aiter__(self) -> BatchIterator | LateIterator:
         self.check_open()
         if self._engine is None:  # opening and starting take a while, and must not block the user's loop
             return LateIterator(self._start, self.batches)
         return self.batches()
 
-    def sync(self) -> SyncLoader:
-        """Return the same loader behind a plain `for`."""
-        return SyncLoader(self)
+    def sync(self, *, progress: bool = False) -> SyncLoader:
+        """Return the same loader behind a plain `for`.
+
+        Args:
+            progress: show how far an epoch is, as `aioload.progress` does.
+        """
+        return show_progress(self) if progress else SyncLoader(self)
 
     def __len__(self) -> int:
         """Return the number of batches of a whole epoch on this rank."""

@@ -20,6 +20,7 @@ class Face(Protocol):
     dataset: Collection
     drop_last: bool
     num_workers: int
+    rank: int
 
     @property
     def padded(self) -> int: ...
@@ -66,6 +67,11 @@ class SyncLoader:
 
     def __repr__(self) -> str:
         return f"<SyncLoader of {self._loader!r}>"
+
+    @property
+    def loader(self) -> Face:
+        """The loader behind this face."""
+        return self._loader
 
     @property
     def dataset(self) -> Collection:

@@ -251,3 +251,12 @@ def test_counting_has_a_price(data: Path) -> None:
     assert told["samples"] == [2 * 400, 0]
     assert told["calls"]["step"] == 2
     assert 0 < told["calls_ratio"] < 1
+
+
+def test_what_showing_costs_is_compared() -> None:
+    """Both ways of showing have their row for both sizes of batches."""
+    status, out = run("bench_live.py", "--records", 600, "--rounds", 1)
+
+    assert status == 0
+    rows = [line.split()[0::2][:2] for line in out.splitlines()[2:]]
+    assert rows == [["8", "progress"], ["8", "metrics"], ["256", "progress"], ["256", "metrics"]]

@@ -23,7 +23,17 @@ FLOORS = (
     ("aioload", "aioload.__main__", "aioload._front"),
     ("aioload.cli",),
     ("aioload.loader",),
-    ("aioload.course", "aioload.iterate", "aioload.options", "aioload.prefetch", "aioload.remains"),
+    (
+        "aioload.course",
+        "aioload.iterate",
+        "aioload.live",
+        "aioload.options",
+        "aioload.pace",
+        "aioload.prefetch",
+        "aioload.prometheus",
+        "aioload.remains",
+        "aioload.watched",
+    ),
     # `loader.sync()` makes a SyncLoader, which knows a loader by protocol only
     ("aioload._pipeline", "aioload.sync"),
     ("aioload.compose", "aioload.dataset", "aioload.home", "aioload.packing"),
@@ -51,6 +61,7 @@ FLOORS = (
         "aioload.ranks",
         "aioload.reason",
         "aioload.report",
+        "aioload.screens",
         "aioload.shares",
         "aioload.state",
         "aioload.stats",
@@ -160,6 +171,15 @@ def test_the_front_door_stays_light(package: str) -> None:
 def test_local_sets_load_no_network_client(package: str) -> None:
     """What reads and writes folders imports none, though they are always installed."""
     code = f"import sys, aioload.loader, aioload.shard.writer; sys.exit({package!r} in sys.modules)"
+
+    status = subprocess.run([sys.executable, "-c", code], cwd=PACKAGE.parent, check=False).returncode
+
+    assert status == 0
+
+
+def test_a_loader_loads_nothing_that_draws() -> None:
+    """What draws lines on terminals is imported where one is drawn."""
+    code = "import sys, aioload.loader; sys.exit('rich' in sys.modules)"
 
     status = subprocess.run([sys.executable, "-c", code], cwd=PACKAGE.parent, check=False).returncode
 

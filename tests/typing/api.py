@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 import aioload
+from aioload.diagnosis import Diagnosis
 
 
 def pack(folder: Path) -> None:
@@ -77,6 +78,24 @@ def train_plainly(dataset: aioload.Dataset) -> int:
         assert_type(len(batches), int)
         for batch in batches:
             samples += len(batch)
+    return samples
+
+
+async def train_and_see(loader: aioload.Loader) -> int:
+    def tell(stats: aioload.LoaderStats, diagnosis: Diagnosis) -> None:
+        keep((stats.batches, diagnosis.stage))
+
+    samples = 0
+    with loader.sync(progress=True) as batches:
+        assert_type(batches, aioload.SyncLoader)
+        for batch in batches:
+            samples += len(batch)
+    async with aioload.progress(aioload.metrics(loader, tell, every=30)) as shown:
+        assert_type(len(shown), int)
+        async for batch in shown:
+            samples += len(batch)
+    for batch in aioload.progress(aioload.metrics(loader.sync()), all_ranks=True):
+        samples += len(batch)
     return samples
 
 
