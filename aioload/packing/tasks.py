@@ -29,7 +29,7 @@ from .items import Item, Unreadable
 from .prepare import Prepared
 from .workplace import Parts, bad_name
 
-__all__ = ["Job", "Made", "ShardTask", "cut_evenly", "cut_full", "make"]
+__all__ = ["Job", "Made", "ShardTask", "cut_evenly", "cut_full", "forget", "make"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +159,11 @@ def make(payload: bytes, task: ShardTask) -> Made:
         job.parts.check(reader)
         made = _there(reader, job, task, empty)
     return _make(job, task, empty) if made is None else made
+
+
+def forget() -> None:
+    """Let go of what this process has opened for a run."""
+    _job.cache_clear()
 
 
 @functools.lru_cache(maxsize=1)  # a process works for one run at a time, and opens its source once
