@@ -119,16 +119,21 @@ def test_shards_are_cut_as_a_writer_cuts_them(
     assert cuts == list(itertools.pairwise(starts))
 
 
-@given(sizes=st.lists(st.integers(0, 50), max_size=60), most_bytes=st.integers(1, 200))
+@given(
+    sizes=st.lists(st.integers(0, 50), max_size=60), most_bytes=st.integers(1, 200), part=st.integers(1, 61)
+)
 def test_even_cuts_hold_all_records_and_no_more_bytes_than_asked_for(
-    sizes: list[int], most_bytes: int
+    sizes: list[int], most_bytes: int, part: int
 ) -> None:
-    """Runs are neighbours, none is empty, and only a single record may be larger than a run should be."""
-    cuts = cut_evenly(np.array(sizes, np.int64), most_bytes)
+    """Runs are neighbours, as full as can be, and only a record by itself may be larger than one should be."""
+    parts = [np.array(sizes[at : at + part], np.int64) for at in range(0, len(sizes), part)]
+
+    cuts = cut_evenly(parts, most_bytes)
 
     assert [record for first, stop in cuts for record in range(first, stop)] == list(range(len(sizes)))
     assert all(stop > first for first, stop in cuts)
     assert all(sum(sizes[first:stop]) <= most_bytes or stop - first == 1 for first, stop in cuts)
+    assert all(sum(sizes[first : stop + 1]) > most_bytes for first, stop in cuts[:-1])
 
 
 # packing

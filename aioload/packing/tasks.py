@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
@@ -99,21 +99,26 @@ class Job(Protocol):
 # planning -------------------------------------------------------------------------------------------
 
 
-def cut_evenly(sizes: npt.NDArray[np.int64], most_bytes: int) -> list[tuple[int, int]]:
+def cut_evenly(sizes: Iterable[npt.NDArray[np.int64]], most_bytes: int) -> list[tuple[int, int]]:
     """Cut records into runs of about so many bytes: one ends before the record that would be too much.
 
     Args:
-        sizes: bytes of each record.
+        sizes: bytes of each record, some at a time.
         most_bytes: of a run; a record that is larger by itself makes one.
     """
-    ends = np.cumsum(sizes)
-    cuts, first = [], 0
-    while first < len(sizes):
-        before = int(ends[first - 1]) if first else 0
-        stop = max(int(np.searchsorted(ends, before + most_bytes, side="right")), first + 1)
-        cuts.append((first, stop))
-        first = stop
-    return cuts
+    cuts: list[tuple[int, int]] = []
+    first = before = held = 0  # the open run's first record; records of earlier parts; the open run's bytes
+    for part in sizes:
+        ends = held + np.cumsum(part)
+        base = 0  # of the bytes in `ends`, those before the open run
+        while (place := int(np.searchsorted(ends, base + most_bytes, side="right"))) < len(part):
+            place += before + place == first  # too large by itself
+            cuts.append((first, before + place))
+            first = before + place
+            base = int(ends[place - 1]) if place else held
+        before += len(part)
+        held = int(ends[-1]) - base if len(part) else held
+    return [*cuts, (first, before)] if first < before else cuts
 
 
 def cut_full(
