@@ -125,7 +125,7 @@ def test_shards_are_cut_as_a_writer_cuts_them(
 def test_even_cuts_hold_all_records_and_no_more_bytes_than_asked_for(
     sizes: list[int], most_bytes: int, part: int
 ) -> None:
-    """Runs are neighbours, as full as can be, and only a record by itself may be larger than one should be."""
+    """Runs are neighbours, as full as can be, and only a single record may be larger than one should be."""
     parts = [np.array(sizes[at : at + part], np.int64) for at in range(0, len(sizes), part)]
 
     cuts = cut_evenly(parts, most_bytes)
