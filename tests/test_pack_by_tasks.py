@@ -253,6 +253,7 @@ def test_the_command_packs_as_before_without_a_scheduler(images: Path, tmp_path:
 
     assert report["records"] == 30
     assert report["shards"] == len(Dataset(tmp_path / "out").index.shards)
+    assert "goes with --scheduler" in aio("pack", images, tmp_path / "2", "--force", status=2).output
 
 
 def test_a_run_that_was_stopped_goes_on(images: Path, tmp_path: Path) -> None:

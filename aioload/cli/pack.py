@@ -85,6 +85,8 @@ def pack(
     quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """Pack images, archives or a table of files into a set that streams fast."""
+    if force and scheduler is None:
+        raise typer.BadParameter("--force goes with --scheduler: a folder is cleared without one, too")
     storage_options = parse_storage_options(storage_option)
     is_remote = any("://" in each for each in sources)
     try:
