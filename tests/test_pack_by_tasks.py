@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -271,3 +272,28 @@ def test_a_run_that_was_stopped_goes_on(images: Path, tmp_path: Path) -> None:
         f"1 of {report.shards} shards were there already, from a run that was stopped, and right",
     )
     assert files(tmp_path / "out") == files(tmp_path / "one")
+
+
+def test_a_scheduler_is_told_where_files_are(
+    images: Path, numbers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its workers may be in another folder, so paths that the commands hand on are whole."""
+    given: list[Any] = []
+
+    def stop(source: Any, *_: Any, **options: Any) -> None:
+        given.append(source)
+        raise WorkerError("stop")
+
+    (tmp_path / "users_f.py").write_text("def f(sample):\n    return sample\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    monkeypatch.setattr("aioload.cli.pack.pack_by_tasks", stop)
+    monkeypatch.setattr("aioload.cli.map.map_records", stop)
+    common = ("out", "--scheduler", "tcp://127.0.0.1:1")
+
+    aio("pack", os.path.relpath(images), *common, status=1)
+    aio("map", os.path.relpath(numbers), *common, "--with", "users_f:f", status=1)
+
+    packed, mapped = given
+    assert next(iter(packed.items)).name.startswith(f"{images}/")
+    assert mapped.source == str(numbers)

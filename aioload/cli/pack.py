@@ -21,7 +21,7 @@ from ._console import (
     parse_workers,
     progress_bar,
 )
-from ._packed import show_failure, show_packed
+from ._packed import for_others, show_failure, show_packed
 
 __all__ = ["pack"]
 
@@ -91,7 +91,7 @@ def pack(
     is_remote = any("://" in each for each in sources)
     try:
         source = find_source(
-            sources,
+            for_others(sources, scheduler),
             kind=None if kind is None else kind.value,
             path_field=path_field,
             fields=parse_fields(field),
