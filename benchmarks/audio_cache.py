@@ -42,6 +42,7 @@ RATE, SECONDS = 16_000, 5
 WINDOW, HOP, BANDS = 400, 160, 64
 MASKED = 40  # frames at most
 BATCH, WORKERS = 32, 2
+AHEAD = 4  # batches, as torch's: what is made while others are measured must stay a small part of an epoch
 
 
 def mel_bands(bands: int, bins: int, top: float) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -131,7 +132,13 @@ class Way:
 
 def _loader(packed: Path, ahead: float = 0.0, **options: Any) -> Way:
     loader = aioload.Loader(
-        packed, batch_size=BATCH, shuffle=True, num_workers=WORKERS, transform=transform, **options
+        packed,
+        batch_size=BATCH,
+        shuffle=True,
+        num_workers=WORKERS,
+        prefetch=AHEAD,
+        transform=transform,
+        **options,
     )
     return Way(loader.sync, loader.close, ahead)
 

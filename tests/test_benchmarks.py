@@ -72,6 +72,14 @@ def test_a_contender_gives_every_sample(data: Path, script: str, name: str, reco
     assert figures["memory_mib"] > figures["shared_mib"] >= 0
 
 
+def test_spectrograms_are_made_once_or_in_every_epoch() -> None:
+    """Each way gives all sounds in each of its epochs, and stands in the table."""
+    status, out = run("audio_cache.py", "--sounds", 6, "--rounds", 1, "--only", "mapped,torch")
+
+    assert status == 0
+    assert [line.split()[0] for line in out.splitlines()[1:]] == ["mapped", "torch"]
+
+
 def test_a_limit_is_watched(data: Path) -> None:
     """The shared memory of the pipeline is seen, and is within the limit."""
     figures = case("bounded.py", "10B-1KB@32MiB@mmap", data, "--seconds", 0.5)

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import scripts
 from commands import aio, told
 from conftest import TinySet
 from PIL import Image
+from shard.tars import by_tarfile
 
 import aioload
 from aioload import Concat, ConfigError, Dataset, Mix, SampleError, WorkerError, Writer, decode
@@ -347,6 +349,21 @@ def test_bad_records_can_be_left_out(numbers: Path, tmp_path: Path, bad: tuple[i
     assert set(files(tmp_path / "out")) == {"manifest.json", "index.aioi", *dataset.index.shards}
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_missing_shards_of_others_can_be_left_out(tmp_path: Path, workers: int) -> None:
+    """What is there is mapped; what is not counts as one bad record."""
+    pairs = [(f"{number:02}.cls", b"%d" % number) for number in range(9)]
+    (tmp_path / "x-0.tar").write_bytes(by_tarfile(pairs))
+
+    report, dataset = mapped(
+        str(tmp_path / "x-{0..1}.tar"), lambda sample: {"n": sample["cls"]}, tmp_path / "out",
+        skip_bad=True, num_workers=workers,
+    )  # fmt: skip
+
+    assert [dataset[number]["n"] for number in range(len(dataset))] == list(range(9))
+    assert len(report.unreadable) == 1
+
+
 def test_nothing_left_is_an_error(numbers: Path, tmp_path: Path) -> None:
     """A function that fails everywhere makes no set, and no folder."""
     with pytest.raises(SampleError, match="cannot be packed"):
@@ -380,7 +397,7 @@ def test_results_that_cannot_be_kept_are_errors(
 def test_options_that_cannot_work_are_told_at_once(numbers: Path, tiny_set: TinySet, tmp_path: Path) -> None:
     """Before anything is written."""
     dataset = Dataset(numbers)
-    lock = open(os.devnull)  # noqa: SIM115, PTH123 - it is closed below
+    lock = threading.Lock()
     wrong: list[tuple[Any, Any, dict[str, Any], str]] = [
         (Mix([(dataset, 1.0)]), doubled, {}, "mix"),
         (numbers, lambda sample, rng: sample, {}, "rng"),
@@ -406,7 +423,6 @@ def test_options_that_cannot_work_are_told_at_once(numbers: Path, tiny_set: Tiny
             mapped(source, function, tmp_path / "out", **options)
         messages.append(str(caught.value))
 
-    lock.close()
     assert [part for message, (*_, part) in zip(messages, wrong, strict=True) if part not in message] == []
     assert not (tmp_path / "out").exists()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -119,16 +120,21 @@ def test_shards_are_cut_as_a_writer_cuts_them(
     assert cuts == list(itertools.pairwise(starts))
 
 
-@given(sizes=st.lists(st.integers(0, 50), max_size=60), most_bytes=st.integers(1, 200))
+@given(
+    sizes=st.lists(st.integers(0, 50), max_size=60), most_bytes=st.integers(1, 200), part=st.integers(1, 61)
+)
 def test_even_cuts_hold_all_records_and_no_more_bytes_than_asked_for(
-    sizes: list[int], most_bytes: int
+    sizes: list[int], most_bytes: int, part: int
 ) -> None:
-    """Runs are neighbours, none is empty, and only a single record may be larger than a run should be."""
-    cuts = cut_evenly(np.array(sizes, np.int64), most_bytes)
+    """Runs are neighbours, as full as can be, and only a single record may be larger than one should be."""
+    parts = [np.array(sizes[at : at + part], np.int64) for at in range(0, len(sizes), part)]
+
+    cuts = cut_evenly(parts, most_bytes)
 
     assert [record for first, stop in cuts for record in range(first, stop)] == list(range(len(sizes)))
     assert all(stop > first for first, stop in cuts)
     assert all(sum(sizes[first:stop]) <= most_bytes or stop - first == 1 for first, stop in cuts)
+    assert all(sum(sizes[first : stop + 1]) > most_bytes for first, stop in cuts[:-1])
 
 
 # packing
@@ -248,6 +254,7 @@ def test_the_command_packs_as_before_without_a_scheduler(images: Path, tmp_path:
 
     assert report["records"] == 30
     assert report["shards"] == len(Dataset(tmp_path / "out").index.shards)
+    assert "goes with --scheduler" in aio("pack", images, tmp_path / "2", "--force", status=2).output
 
 
 def test_a_run_that_was_stopped_goes_on(images: Path, tmp_path: Path) -> None:
@@ -265,3 +272,28 @@ def test_a_run_that_was_stopped_goes_on(images: Path, tmp_path: Path) -> None:
         f"1 of {report.shards} shards were there already, from a run that was stopped, and right",
     )
     assert files(tmp_path / "out") == files(tmp_path / "one")
+
+
+def test_a_scheduler_is_told_where_files_are(
+    images: Path, numbers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its workers may be in another folder, so paths that the commands hand on are whole."""
+    given: list[Any] = []
+
+    def stop(source: Any, *_: Any, **options: Any) -> None:
+        given.append(source)
+        raise WorkerError("stop")
+
+    (tmp_path / "users_f.py").write_text("def f(sample):\n    return sample\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    monkeypatch.setattr("aioload.cli.pack.pack_by_tasks", stop)
+    monkeypatch.setattr("aioload.cli.map.map_records", stop)
+    common = ("out", "--scheduler", "tcp://127.0.0.1:1")
+
+    aio("pack", os.path.relpath(images), *common, status=1)
+    aio("map", os.path.relpath(numbers), *common, "--with", "users_f:f", status=1)
+
+    packed, mapped = given
+    assert next(iter(packed.items)).name.startswith(f"{images}/")
+    assert mapped.source == str(numbers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -10,9 +11,16 @@ from ..packing import PackReport, Unreadable
 from ..storage.address import shown
 from ._console import count, print_json, short, size
 
-__all__ = ["show_failure", "show_packed"]
+__all__ = ["for_others", "show_failure", "show_packed"]
 
 _SHOWN = 50  # unreadable files that are named; --json names all
+
+
+def for_others(sources: list[str], scheduler: str | None) -> list[str]:
+    """Return sources as workers of a scheduler can name them: they may work in another folder."""
+    if scheduler is None:
+        return sources
+    return [each if "://" in each else os.path.abspath(each) for each in sources]  # noqa: PTH100 - patterns, too
 
 
 def show_packed(

@@ -25,7 +25,7 @@ from ._console import (
     parse_workers,
     progress_bar,
 )
-from ._packed import show_failure, show_packed
+from ._packed import for_others, show_failure, show_packed
 
 __all__ = ["map_"]
 
@@ -67,7 +67,9 @@ def map_(
     options = parse_storage_options(storage_option)
     is_remote = any("://" in each for each in sources)
     dataset = Dataset(
-        one_or_all(sources), fields=parse_fields(field), storage_options=options if is_remote else None
+        one_or_all(for_others(sources, scheduler)),
+        fields=parse_fields(field),
+        storage_options=options if is_remote else None,
     )
     called = _function(function)
     try:

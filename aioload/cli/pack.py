@@ -21,7 +21,7 @@ from ._console import (
     parse_workers,
     progress_bar,
 )
-from ._packed import show_failure, show_packed
+from ._packed import for_others, show_failure, show_packed
 
 __all__ = ["pack"]
 
@@ -85,11 +85,13 @@ def pack(
     quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """Pack images, archives or a table of files into a set that streams fast."""
+    if force and scheduler is None:
+        raise typer.BadParameter("--force goes with --scheduler: a folder is cleared without one, too")
     storage_options = parse_storage_options(storage_option)
     is_remote = any("://" in each for each in sources)
     try:
         source = find_source(
-            sources,
+            for_others(sources, scheduler),
             kind=None if kind is None else kind.value,
             path_field=path_field,
             fields=parse_fields(field),

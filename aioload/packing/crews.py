@@ -12,6 +12,7 @@ from .._workers.processes import Processes
 from ..errors import ConfigError, WorkerError
 from ..machine import usable_cpus
 from .running import Crew
+from .tasks import forget
 
 __all__ = ["call_in"]
 
@@ -42,7 +43,10 @@ def call_in(num_workers: int | None, scheduler: str | None) -> Iterator[Crew]:
     if num_workers is not None and num_workers < 0:
         raise ConfigError(f"num_workers must not be negative, got {num_workers}")
     if num_workers == 0:
-        yield Crew(_Inline, _Inline.shutdown, lambda: 1)
+        try:
+            yield Crew(_Inline, _Inline.shutdown, lambda: 1)
+        finally:
+            forget()
         return
     workers = num_workers or usable_cpus()
     with closing(Crew(lambda: Processes(workers), Processes.give_up, lambda: workers)) as crew:

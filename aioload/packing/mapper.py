@@ -43,9 +43,12 @@ class Mapper:
     """Whether bad records may be left out."""
 
     def __post_init__(self) -> None:
-        for each in self.source.sources:
-            if self.is_tolerant:
-                each.tolerate()
+        if self.is_tolerant:
+            _tolerate(self.source)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # made again rather than filled: the copy's sets are to be as tolerant
+        return Mapper, (self.source, self.decode, self.function, self.fingerprint, self.is_tolerant)
 
     @cached_property
     def decoders(self) -> dict[str, Any]:
@@ -108,6 +111,8 @@ def as_mapper(
         raise ConfigError("a mix repeats records, so it cannot be mapped; map its sources")
     if not callable(function):
         raise ConfigError(f"function must be callable, got {function!r}")
+    if is_tolerant:
+        _tolerate(source)
     if wants_rng(function):
         raise ConfigError(
             "the function takes rng, but what is packed is the same in every epoch; draw in the loader's "
@@ -131,6 +136,12 @@ def as_mapper(
             "it holds (a lock, a socket, an open file) inside of it"
         ) from error
     return Mapper(source, decoders, function, source.table.fingerprint(), is_tolerant)
+
+
+def _tolerate(source: RecordSet) -> None:
+    """Let shards of others be missing, or damaged from some record on: those are bad records then."""
+    for each in source.sources:
+        each.tolerate()
 
 
 def _ranges(records: list[int]) -> list[tuple[int, int]]:

@@ -115,7 +115,7 @@ def map(
         )
         columns = check_columns(index_fields, plan.fields)
         job = _MapJob(parts, plan.fields, columns, metadata, skip_bad, mapper)
-        cuts = cut_evenly(np.concatenate(list(mapper.source.table.sizes())), plan.source_bytes)
+        cuts = cut_evenly(mapper.source.table.sizes(), plan.source_bytes)
         tasks = [ShardTask(n, first, stop, n == len(cuts) - 1) for n, (first, stop) in enumerate(cuts)]
         made = run(job, tasks, crew, "record", progress)
         bad = finish(place, made, metadata, "record")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
@@ -29,7 +29,7 @@ from .items import Item, Unreadable
 from .prepare import Prepared
 from .workplace import Parts, bad_name
 
-__all__ = ["Job", "Made", "ShardTask", "cut_evenly", "cut_full", "make"]
+__all__ = ["Job", "Made", "ShardTask", "cut_evenly", "cut_full", "forget", "make"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,21 +99,26 @@ class Job(Protocol):
 # planning -------------------------------------------------------------------------------------------
 
 
-def cut_evenly(sizes: npt.NDArray[np.int64], most_bytes: int) -> list[tuple[int, int]]:
+def cut_evenly(sizes: Iterable[npt.NDArray[np.int64]], most_bytes: int) -> list[tuple[int, int]]:
     """Cut records into runs of about so many bytes: one ends before the record that would be too much.
 
     Args:
-        sizes: bytes of each record.
+        sizes: bytes of each record, some at a time.
         most_bytes: of a run; a record that is larger by itself makes one.
     """
-    ends = np.cumsum(sizes)
-    cuts, first = [], 0
-    while first < len(sizes):
-        before = int(ends[first - 1]) if first else 0
-        stop = max(int(np.searchsorted(ends, before + most_bytes, side="right")), first + 1)
-        cuts.append((first, stop))
-        first = stop
-    return cuts
+    cuts: list[tuple[int, int]] = []
+    first = before = held = 0  # the open run's first record; records of earlier parts; the open run's bytes
+    for part in sizes:
+        ends = held + np.cumsum(part)
+        base = 0  # of the bytes in `ends`, those before the open run
+        while (place := int(np.searchsorted(ends, base + most_bytes, side="right"))) < len(part):
+            place += before + place == first  # too large by itself
+            cuts.append((first, before + place))
+            first = before + place
+            base = int(ends[place - 1]) if place else held
+        before += len(part)
+        held = int(ends[-1]) - base if len(part) else held
+    return [*cuts, (first, before)] if first < before else cuts
 
 
 def cut_full(
@@ -159,6 +164,11 @@ def make(payload: bytes, task: ShardTask) -> Made:
         job.parts.check(reader)
         made = _there(reader, job, task, empty)
     return _make(job, task, empty) if made is None else made
+
+
+def forget() -> None:
+    """Let go of what this process has opened for a run."""
+    _job.cache_clear()
 
 
 @functools.lru_cache(maxsize=1)  # a process works for one run at a time, and opens its source once

@@ -145,6 +145,9 @@ class Workplace:
     """
 
     def __init__(self, destination: str, storage_options: Mapping[str, Any] | None, shard_bytes: int) -> None:
+        self._shown = shown(destination)
+        if "://" not in destination:
+            destination = str(Path(destination).absolute())  # others may work in another folder
         self._where = destination, storage_options, shard_bytes
         self._folder = None if "://" in destination else Folder(Path(destination), clears=False)
         if self._folder is not None and storage_options:
@@ -166,7 +169,7 @@ class Workplace:
     @property
     def shown(self) -> str:
         """The place, for messages: nothing secret is in it."""
-        return shown(self._where[0])
+        return self._shown
 
     @property
     def notes(self) -> tuple[str, ...]:
