@@ -79,8 +79,8 @@ def from_dataset(
         max_jobs_per_worker: likewise.
         seed_globals: `random`, `numpy.random` and torch are seeded before each sample, so what it draws
             depends on seed, epoch and number alone, with any number of workers.
-        batched: ask `dataset.__getitems__(numbers)` for samples, a batch's or a part's at once. Random numbers
-            that are drawn there then depend on how batches were cut.
+        batched: ask `dataset.__getitems__(numbers)` for the samples of a batch, or of a part of it, at once.
+            What is drawn there at random then depends on how batches were cut.
         version: of the content, a number or a text. A state is refused where another was given; beside it,
             the number of samples, the names of classes and the picks of a `Subset` are compared.
 

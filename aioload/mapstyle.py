@@ -6,6 +6,7 @@ alone. So each has no bytes, and a shuffle is a permutation of the numbers.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import operator
 from collections.abc import Iterator
@@ -193,9 +194,10 @@ def _name(dataset: Any) -> str:
 
 
 def _identity(dataset: Any) -> tuple[Any, ...]:
-    """Return what tells a data set from others, as far as anybody can: classes, sizes, picks of a subset."""
-    facts: list[Any] = [type(dataset).__qualname__, len(dataset)]
+    """Return what tells a data set from others, as far as anybody can: classes, and picks of a subset."""
+    facts: list[Any] = [type(dataset).__qualname__]
     if ("torch.utils.data.dataset", "Subset") in _bases(dataset):
-        picks = np.asarray(dataset.indices, "<i8")
-        facts.append(hashlib.blake2b(picks.tobytes(), digest_size=16).hexdigest())
+        with contextlib.suppress(TypeError, ValueError):  # indices of its own kind
+            picks = np.asarray(dataset.indices, "<i8")
+            facts.append(hashlib.blake2b(picks.tobytes(), digest_size=16).hexdigest())
     return *facts, *map(_identity, _parts(dataset))

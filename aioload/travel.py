@@ -1,19 +1,36 @@
-"""Travel: can a thing be sent to another process, and if not, what of it cannot?"""
+"""Travel: how a user's data set gets to another process, and if it cannot, what of it is to blame.
+
+Functions and classes of the main script travel by value, as cloudpickle has it. Arrays over a mapped file
+travel as the file's name: whoever maps a terabyte does not mean it to be copied.
+"""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping
+import mmap
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import cloudpickle
+import numpy as np
+from numpy.typing import NDArray
 
 from .errors import ConfigError
 
-__all__ = ["check_travels"]
+__all__ = ["check_travels", "packed"]
 
 _DEEPEST = 6  # attributes of attributes that are looked through for what is to blame
 _MOST_PARTS = 1000  # of a list or dict, likewise
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
+    """Pickles by value, but for what lies in files."""
+
+    def reducer_override(self, thing: Any) -> Any:
+        """Say how a thing is made again, where that is not as usual."""
+        if isinstance(thing, np.ndarray):
+            return _by_name(thing) or NotImplemented
+        return super().reducer_override(thing)
 
 
 class _Nowhere(io.RawIOBase):
@@ -24,6 +41,13 @@ class _Nowhere(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         return len(memoryview(data).cast("B"))
+
+
+def packed(thing: Any) -> bytes:
+    """Return a thing pickled; `pickle.loads` makes it again."""
+    file = io.BytesIO()
+    _Pickler(file, protocol=5).dump(thing)
+    return file.getvalue()
 
 
 def check_travels(thing: Any, name: str) -> None:
@@ -54,7 +78,7 @@ def _obstacle(thing: Any) -> Exception | None:
     """Return what pickling a thing raises."""
     try:
         # arrays give their memory by itself, where nobody copies it
-        cloudpickle.Pickler(_Nowhere(), protocol=5, buffer_callback=_drop).dump(thing)
+        _Pickler(_Nowhere(), protocol=5, buffer_callback=_drop).dump(thing)
     except Exception as error:  # user code may raise anything
         return error
     return None
@@ -86,3 +110,25 @@ def _parts(thing: Any) -> Iterator[tuple[str, Any]]:
     else:
         parts = [(f".{name}", part) for name, part in getattr(thing, "__dict__", {}).items()]
     yield from parts[:_MOST_PARTS]
+
+
+def _by_name(array: NDArray[Any]) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:
+    """Return how to map an array's file again; None where it lies in no file, or not in one piece."""
+    mapping: Any = array
+    while isinstance(mapping.base, np.ndarray):
+        mapping = mapping.base
+    if not isinstance(mapping, np.memmap) or not isinstance(mapping.base, mmap.mmap):
+        return None
+    order = "C" if array.flags.c_contiguous else "F" if array.flags.f_contiguous else None
+    if mapping.filename is None or order is None or not array.size:
+        return None
+    # a part of a mapping keeps the offset of the whole
+    start = mapping.offset + array.__array_interface__["data"][0] - mapping.__array_interface__["data"][0]
+    mode = "r+" if mapping.mode == "w+" else mapping.mode
+    return _mapped, (str(mapping.filename), array.dtype, mode, start, array.shape, order)
+
+
+def _mapped(
+    name: str, dtype: np.dtype[Any], mode: Any, start: int, shape: tuple[int, ...], order: Any
+) -> Any:
+    return np.memmap(name, dtype, mode, start, shape, order)

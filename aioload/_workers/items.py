@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+from ..travel import packed
 
 __all__ = ["Items"]
 
@@ -17,6 +21,9 @@ class Items:
     batched: bool = False
     """Whether they are."""
 
+    def __reduce__(self) -> tuple[Callable[..., Items], tuple[bytes, bool]]:
+        return _unpacked, (packed(self.dataset), self.batched)
+
     def one(self, number: int) -> Any:
         """Return one sample."""
         if self.batched:
@@ -29,3 +36,7 @@ class Items:
         if len(found) != len(numbers):
             raise ValueError(f"__getitems__ gave {len(found)} samples for {len(numbers)} numbers")
         return dict(zip(numbers, found, strict=True))
+
+
+def _unpacked(data: bytes, batched: bool) -> Items:
+    return Items(pickle.loads(data), batched)

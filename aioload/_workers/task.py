@@ -337,16 +337,16 @@ class Worker:
     def _look_ahead(self, items: Items, rows: NDArray[Any]) -> None:
         """Have samples made all at once; where that fails each is made by itself, which names the one."""
         self._mark_none()
-        self._ahead = {}
+        self._ahead.clear()
         first = rows[0]
         began = time.perf_counter()
         if self._seeds:
             words = (int(first[name]) for name in ("epoch", "record", "source"))
             _seed_globals(self._recipe.seed, *words)
         try:
-            self._ahead = items.many(rows["record"].tolist())
+            self._ahead.update(items.many(rows["record"].tolist()))
         except self._caught:
-            pass
+            self._ahead.clear()
         self._transform_seconds += time.perf_counter() - began
 
     def _stored(self, field: str, source: int) -> str:
