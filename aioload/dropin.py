@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -34,6 +35,7 @@ def from_dataset(
     memory_limit: int | str = "auto",
     rank: int | None = None,
     world_size: int | None = None,
+    output: Literal["torch", "numpy"] = "torch",
     device: Any = None,
     channels_last: bool = False,
     dtype: Any | Mapping[str, Any] | None = None,
@@ -43,6 +45,7 @@ def from_dataset(
     worker_timeout: float | None = None,
     max_jobs_per_worker: int | None = None,
     seed_globals: bool = True,
+    trace: str | os.PathLike[str] | None = None,
     batched: bool = False,
     version: int | str | None = None,
 ) -> Loader:
@@ -69,6 +72,7 @@ def from_dataset(
         memory_limit: likewise.
         rank: likewise. Ranks share the samples; there is no `DistributedSampler`.
         world_size: likewise.
+        output: likewise.
         device: likewise. It takes the place of `pin_memory` and of moving batches.
         channels_last: likewise.
         dtype: likewise.
@@ -79,6 +83,7 @@ def from_dataset(
         max_jobs_per_worker: likewise.
         seed_globals: `random`, `numpy.random` and torch are seeded before each sample, so what it draws
             depends on seed, epoch and number alone, with any number of workers.
+        trace: likewise.
         batched: ask `dataset.__getitems__(numbers)` for the samples of a batch, or of a part of it, at once.
             What is drawn there at random then depends on how batches were cut.
         version: of the content, a number or a text. A state is refused where another was given; beside it,
@@ -114,6 +119,7 @@ def from_dataset(
         memory_limit=memory_limit,
         rank=rank,
         world_size=world_size,
+        output=output,
         device=device,
         channels_last=channels_last,
         dtype=dtype,
@@ -123,4 +129,5 @@ def from_dataset(
         worker_timeout=worker_timeout,
         max_jobs_per_worker=max_jobs_per_worker,
         seed_globals=seed_globals,
+        trace=trace,
     )

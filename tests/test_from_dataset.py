@@ -451,15 +451,26 @@ def test_a_data_set_of_the_main_script_needs_no_guard(tmp_path: Path) -> None:
     assert ended.out.splitlines() == ["[0, 1, 2, 3] False", "[4, 5, 6, 7] False", "[8, 9] False"]
 
 
-def test_workers_of_torch_have_one_thread_each() -> None:
-    """Torch is there when a worker begins, for a class of its own, and does not start threads in each."""
+def test_torch_is_imported_once_for_all_workers(tmp_path: Path) -> None:
+    """Workers are forks of a process that has imported it, for a class of torch's, with one thread each."""
+    script = """
+        import aioload, os, torch
 
-    dataset = Made(lambda number: (torch.get_num_threads(), torch.utils.data.get_worker_info() is None))
+        class Threads(torch.utils.data.Dataset):
+            def __len__(self): return 4
+            def __getitem__(self, number):
+                with open(f"/proc/{os.getppid()}/maps") as maps:
+                    forked = "libtorch" in maps.read()
+                return forked, torch.get_num_threads(), torch.utils.data.get_worker_info() is None
 
-    found = taken(dataset, num_workers=2)
+        with aioload.from_dataset(Threads(), batch_size=2, num_workers=2).sync() as batches:
+            print(*(part.tolist() for batch in batches for part in batch))
+    """
 
-    assert {threads for batch in found for threads in batch[0].tolist()} == {1}
-    assert all(batch[1].all() for batch in found)
+    ended = scripts.run(script, folder=tmp_path)
+
+    assert (ended.status, ended.err) == (0, "")
+    assert ended.out.strip() == " ".join(["[True, True] [1, 1] [True, True]"] * 2)
 
 
 def test_a_sample_can_be_looked_at() -> None:
