@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from .errors import ConfigError
 from .loader import Loader
+from .machine import available_memory
 from .mapstyle import MapStyle
 from .options import count
 from .travel import check_travels
@@ -103,9 +105,8 @@ def from_dataset(
         )
     size = count("batch_size", batch_size, least=1)
     wrapped = MapStyle(dataset, batched=batched, version=version)
-    if num_workers != 0:
-        check_travels(dataset, type(dataset).__qualname__)
-    return Loader(
+    weight = 0 if num_workers == 0 else check_travels(dataset, type(dataset).__qualname__)
+    loader = Loader(
         wrapped,
         batch_size=size,
         transform=transform,
@@ -131,3 +132,15 @@ def from_dataset(
         seed_globals=seed_globals,
         trace=trace,
     )
+    _warn_if_heavy(wrapped.source, weight, loader.num_workers)
+    return loader
+
+
+def _warn_if_heavy(name: str, weight: int, workers: int) -> None:
+    """Tell of data that a fork would share, and that here each worker copies."""
+    if weight * (workers + 1) > available_memory() // 2:  # it is there once more as it travels
+        warnings.warn(
+            f"{name} holds {weight / 2**20:,.0f} MiB, which each of {workers} workers copies; keep what is "
+            'large in files that are mapped, as np.load(..., mmap_mode="r") does, or use fewer workers',
+            stacklevel=3,
+        )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import mmap
+import pickle
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -33,14 +34,22 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
         return super().reducer_override(thing)
 
 
-class _Nowhere(io.RawIOBase):
-    """Takes what is written, and keeps nothing: a data set may hold all of its data."""
+class _Scales(io.RawIOBase):
+    """Weighs what is written, and keeps nothing: a data set may hold all of its data."""
+
+    weight = 0
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any) -> int:
-        return len(memoryview(data).cast("B"))
+        size = memoryview(data).nbytes
+        self.weight += size
+        return size
+
+    def lay_aside(self, buffer: pickle.PickleBuffer) -> None:
+        """Weigh the memory of an array, which nobody copies."""
+        self.weight += memoryview(buffer).nbytes
 
 
 def packed(thing: Any) -> bytes:
@@ -50,8 +59,8 @@ def packed(thing: Any) -> bytes:
     return file.getvalue()
 
 
-def check_travels(thing: Any, name: str) -> None:
-    """Refuse what cannot be pickled.
+def check_travels(thing: Any, name: str) -> int:
+    """Refuse what cannot be pickled; return what it weighs, in bytes.
 
     Args:
         thing: to be sent.
@@ -60,32 +69,34 @@ def check_travels(thing: Any, name: str) -> None:
     Raises:
         ConfigError: names the part that cannot be, and what to do.
     """
-    error = _obstacle(thing)
-    if error is None:
-        return
-    path, part, error = _culprit(thing, name, error)
+    try:
+        return _weigh(thing)
+    except Exception as error:  # user code may raise anything
+        path, part, cause = _culprit(thing, name, error)
     kind = type(part)
     raise ConfigError(
         f"{path} is a {kind.__module__}.{kind.__qualname__}, which cannot be sent to the workers "
-        f"({type(error).__name__}: {error}); open or make it on first use in __getitem__, leave it out in "
+        f"({type(cause).__name__}: {cause}); open or make it on first use in __getitem__, leave it out in "
         "__getstate__, or pass num_workers=0",
         part=path,
-        cause=repr(error),
-    ) from error
+        cause=repr(cause),
+    ) from cause
+
+
+def _weigh(thing: Any) -> int:
+    """Pickle a thing to nowhere."""
+    scales = _Scales()
+    _Pickler(scales, protocol=5, buffer_callback=scales.lay_aside).dump(thing)
+    return scales.weight
 
 
 def _obstacle(thing: Any) -> Exception | None:
     """Return what pickling a thing raises."""
     try:
-        # arrays give their memory by itself, where nobody copies it
-        _Pickler(_Nowhere(), protocol=5, buffer_callback=_drop).dump(thing)
-    except Exception as error:  # user code may raise anything
+        _weigh(thing)
+    except Exception as error:
         return error
     return None
-
-
-def _drop(_buffer: Any) -> bool:
-    return False
 
 
 def _culprit(thing: Any, path: str, error: Exception) -> tuple[str, Any, Exception]:

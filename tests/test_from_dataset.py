@@ -22,7 +22,7 @@ from map_sets import SIZE, Drawing, Failing, Holder, Killing, Numbers, Together
 from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset, TensorDataset
 
 import aioload
-from aioload import ConfigError, Loader, SampleError, WorkerError, from_dataset
+from aioload import ConfigError, Loader, SampleError, WorkerError, dropin, from_dataset
 from aioload.travel import packed
 
 WORKERS = [0, 1, 2]
@@ -427,6 +427,25 @@ def test_a_mapped_file_travels_by_name(tmp_path: Path) -> None:
     assert found[1][1].tolist() == whole[14:18].tolist()
     assert all(len(packed(part)) < 1000 for part in (whole, whole[7], whole[10:], np.asarray(whole), whole.T))
     assert len(packed(whole[:, :50])) > 4000 * 50 * 8
+
+
+def test_data_that_each_worker_would_copy_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    """Where the copies would take more than half of the memory there is a warning, for mapped data never."""
+    monkeypatch.setattr(dropin, "available_memory", lambda: 64 << 20)
+    held = np.zeros(11 << 20, np.uint8)
+    np.save(tmp_path / "x.npy", held)
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+
+    from_dataset(Holder(held), batch_size=8, num_workers=1)
+    from_dataset(Holder(held), batch_size=8, num_workers=0)
+    from_dataset(Holder(mapped), batch_size=8, num_workers=2)
+    silent = len(recwarn)
+    with pytest.warns(UserWarning, match="Holder holds 11 MiB, which each of 2 workers copies"):
+        from_dataset(Holder(held), batch_size=8, num_workers=2)
+
+    assert silent == 0
 
 
 def test_a_data_set_of_the_main_script_needs_no_guard(tmp_path: Path) -> None:
