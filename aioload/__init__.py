@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from ._version import __version__
     from .compose import Concat, Mix
     from .dataset import Dataset
+    from .dropin import from_dataset
     from .errors import (
         AioloadError,
         ClosedError,
@@ -52,6 +53,7 @@ __all__ = [
     "batching",
     "collate",
     "decode",
+    "from_dataset",
     "map",
     "metrics",
     "progress",

@@ -29,6 +29,7 @@ HOMES = {
     "batching": "",
     "collate": "",
     "decode": "",
+    "from_dataset": "dropin",
     "map": "packing.mapping",
     "metrics": "live",
     "progress": "live",

@@ -15,6 +15,7 @@ from .errors import ConfigError
 from .order import Shuffle
 
 if TYPE_CHECKING:
+    from ._workers.items import Items
     from .decode import Decoder
     from .shard.format import RecordFormat
     from .shard.index import Index
@@ -55,6 +56,10 @@ class Collection(ABC):
 
     source: str
     """Where the records lie, for messages."""
+    items: Items | None = None
+    """What gives samples, where they are not made of records."""
+    packages: tuple[str, ...] = ()
+    """What workers will import for it."""
 
     @property
     @abstractmethod

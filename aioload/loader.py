@@ -404,7 +404,10 @@ class Loader:
             self.seed,
             self._seed_globals,
             checked=tuple(source.index.sums is not None for source in self.dataset.sources),
-            seeded=self._transform is not None or any(map(is_users, self._decode.values())),
+            seeded=self._transform is not None
+            or self.dataset.items is not None
+            or any(map(is_users, self._decode.values())),
+            items=self.dataset.items,
         )
 
     def _start(self) -> Engine:
@@ -414,7 +417,7 @@ class Loader:
             if self._engine is not None:
                 return self._engine
             if self.num_workers:
-                warm_up(packages(self._decode))
+                warm_up([*packages(self._decode), *self.dataset.packages])
             with self._stop.heeded():
                 settings = self._settings()
             with self._lock:

@@ -59,7 +59,12 @@ def case(script: str, name: str, data: Path, *options: object) -> dict[str, Any]
 
 @pytest.mark.parametrize(
     ("script", "name", "records"),
-    [("tiny.py", "torch", 400), ("tiny.py", "aioload", 400), ("photos.py", "bare-pillow", 64)],
+    [
+        ("tiny.py", "torch", 400),
+        ("tiny.py", "aioload", 400),
+        ("photos.py", "bare-pillow", 64),
+        ("drop_in.py", "swapped", 64),
+    ],
 )
 def test_a_contender_gives_every_sample(data: Path, script: str, name: str, records: int) -> None:
     """Each epoch that is measured has all records, and every figure of the table is there."""

@@ -21,7 +21,7 @@ PACKAGE = Path(__file__).parent.parent / "aioload"
 # Top floor first; a name stands for the module and all below it. Imports on one floor may go sideways.
 FLOORS = (
     ("aioload", "aioload.__main__", "aioload._front"),
-    ("aioload.cli",),
+    ("aioload.cli", "aioload.dropin"),
     ("aioload.loader",),
     (
         "aioload.course",
@@ -36,7 +36,7 @@ FLOORS = (
     ),
     # `loader.sync()` makes a SyncLoader, which knows a loader by protocol only
     ("aioload._pipeline", "aioload.sync"),
-    ("aioload.compose", "aioload.dataset", "aioload.home", "aioload.packing"),
+    ("aioload.compose", "aioload.dataset", "aioload.home", "aioload.mapstyle", "aioload.packing"),
     ("aioload.foreign",),
     ("aioload.batching", "aioload.collection", "aioload.concat", "aioload.mixing", "aioload.subset"),
     ("aioload.table", "aioload.testing", "aioload._device", "aioload._workers"),
@@ -67,6 +67,7 @@ FLOORS = (
         "aioload.stats",
         "aioload.timeline",
         "aioload.tracing",
+        "aioload.travel",
         "aioload.tree",
         "aioload.wake",
         "aioload._version",

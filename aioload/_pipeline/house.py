@@ -106,7 +106,7 @@ class House:
             settings.workers.num_workers, settings.record_bytes, memory.limit // 16, settings.growth
         )
         recipe = settings.recipe
-        if recipe.transform is None and recipe.collate is None:
+        if recipe.decodes_alone:
             layout = foreseen(recipe.decoders)
             if layout is not None:
                 self.sizes.learn(layout)

@@ -189,7 +189,7 @@ def choose(
         ConfigError: "mmap" was asked for, and not all files are local.
     """
     local = [storage for storage in storages if _is_mappable(storage)]
-    if reads == "file" or not num_workers or not shards or not checked:
+    if reads == "file" or not num_workers or not shards or not storages or not checked:
         return None
     if len(local) < len(storages):
         if reads == "mmap":

@@ -213,7 +213,9 @@ class Pass:
             raise
 
     def _map(self, run: Run) -> bool:
-        """Let workers map the shards of a run, if they may."""
+        """Let workers map the shards of a run, if they may; what has no records needs no reading either."""
+        if self._house.settings.recipe.items is not None:
+            return True
         mapped = self._house.mapped
         if mapped is None or not mapped.serve(run):
             return False

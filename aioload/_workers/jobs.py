@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..shard.format import RecordFormat
+from .items import Items
 from .layout import Layout, Leaf
 from .space import Span
 
@@ -66,6 +67,12 @@ class Recipe:
     checked: tuple[bool, ...]  # by set: compare each record with its sum
     seeded: bool  # user code runs, so randomness is set for each record
     paths: tuple[str, ...] = ()  # of all shards, where workers may map them
+    items: Items | None = None  # what gives samples, where they are not made of records
+
+    @property
+    def decodes_alone(self) -> bool:
+        """Whether samples are what decoders make of records, and nothing is done to them."""
+        return self.transform is None and self.collate is None and self.items is None
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,9 @@ __all__ = [
 _PLAIN = frozenset({str, bytes, int, float, bool, type(None)})
 _SCALARS = {"int": "<i8", "float": "<f8", "bool": "|b1"}  # dtype of a column of Python numbers, by its rule
 _TEXTS = ("text", "bytes")
+_NUMPYS = frozenset(  # torch's dtypes that numpy has under the same name
+    {"bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"}
+)
 _NONE: Mapping[str, Any] = MappingProxyType({})
 _AT_ONCE_BYTES = 256 << 10  # of texts that become objects without a break
 _ROW_BY_ROW = 8192  # bytes from which copying values one by one costs less than gathering all of them
@@ -213,7 +216,8 @@ class RowWriter:
                 fits = tuple(value.shape) == column.shape and _torch_name(value) == column.dtype
                 if not fits or not _is_dense(value):
                     return False
-                target[row] = _raw(value)
+                # numpy copies whatever lies odd, such as pictures with the channels moved, in one go
+                target[row] = value.numpy(force=True) if column.dtype in _NUMPYS else _raw(value)
             else:
                 try:
                     target[row] = value
@@ -554,7 +558,7 @@ def _target(place: NDArray[np.uint8], leaf: Leaf) -> NDArray[Any]:
     if leaf.kind in _TEXTS:
         return place[:0]
     target = place[leaf.start : leaf.stop]
-    if leaf.kind == "tensor":
+    if leaf.kind == "tensor" and leaf.dtype not in _NUMPYS:
         rows = leaf.shape[0]
         return target.reshape(rows, len(target) // rows if rows else 0)
     return target.view(leaf.dtype).reshape(leaf.shape)

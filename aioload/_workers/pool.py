@@ -246,7 +246,8 @@ class WorkerPool:
             await self._give_up(seat, startup.message)
             return
         if startup.trace is not None:
-            message = f"a worker process could not load the decoders, transform or collate: {startup.message}"
+            what = "the data set, decoders, transform or collate"
+            message = f"a worker process could not load {what}: {startup.message}"
             self._break(WorkerError(message, cause=startup.trace))
             return
         self._failed_starts = 0

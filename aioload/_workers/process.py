@@ -52,6 +52,8 @@ def start_worker(handle: ArenaHandle, mark: Span, recipe: bytes, stacks: StackFi
         )
         if (cv2 := sys.modules.get("cv2")) is not None:
             cv2.setNumThreads(1)  # likewise
+        if (torch := sys.modules.get("torch")) is not None:
+            torch.set_num_threads(1)  # the server may have imported it before the variable was set
         _process.startup = Startup(os.getpid())
     except BaseException as error:  # an initialiser that raises would end the process with its cause lost
         message = f"{type(error).__name__}: {message_of(error)}"

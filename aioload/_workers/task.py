@@ -30,6 +30,7 @@ from .bulk import LEAST_ROWS, Bulk, columns_of
 from .draw import Draw
 from .failures import describe, failure_of_batch
 from .files import Files, Unmapped
+from .items import Items
 from .jobs import (
     CACHED,
     MARK,
@@ -86,7 +87,7 @@ class Worker:
         self._records.flags.writeable = False
         self._recipe = recipe
         # nobody can write to what decoders gave
-        self._lends = recipe.transform is None and recipe.collate is None
+        self._lends = recipe.decodes_alone
         self._wants_rng = recipe.transform is not None and wants_rng(recipe.transform)
         self._seeds = recipe.seeded and recipe.seed_globals
         self._decoders = tuple(
@@ -96,6 +97,7 @@ class Worker:
         self._draw = Draw()
         self._files = Files(recipe.paths)
         self._bulk = Bulk(recipe, self._raw)
+        self._ahead: dict[int, Any] = {}  # samples by record, of items that gave many at once
         self._failed: Undecoded | None = None  # at which a decoder has just failed
         self._decode_seconds = self._transform_seconds = self._collate_seconds = 0.0
         self._check_seconds = self._longest_seconds = 0.0
@@ -141,6 +143,8 @@ class Worker:
 
     def _segment(self, segment: Segment, rows: NDArray[Any], job: Decode) -> Outcome:
         try:
+            if self._recipe.items is not None and self._recipe.items.batched:
+                self._look_ahead(self._recipe.items, rows)
             if segment.layout is not None:
                 return self._rows(segment, rows)
             if job.collect:
@@ -281,6 +285,8 @@ class Worker:
 
     def _sample(self, entry: tuple[int, ...], keys: list[str | int], rooms: Rooms) -> Any:
         # hot: once per record; guarded by benchmarks/photos.py
+        if self._recipe.items is not None:
+            return self._item(self._recipe.items, entry, keys)
         start, stop, record, shard, expected, epoch, source, mapped = entry
         recipe = self._recipe
         began = time.perf_counter()
@@ -324,17 +330,47 @@ class Worker:
         sample["__key__"] = str(record) if key is None else key
         if len(recipe.formats) > 1:
             sample["__source__"] = source
-        if self._wants_rng:
-            result = recipe.transform(
-                sample, rng=np.random.default_rng((_USER, recipe.seed, epoch, record, source))
-            )
-        else:
-            result = recipe.transform(sample)
+        result = self._transformed(recipe.transform, sample, entry)
         ended = time.perf_counter()
         self._transform_seconds += ended - decoded
-        if ended - began > self._longest_seconds:
-            self._longest_seconds = ended - began
+        self._longest_seconds = max(self._longest_seconds, ended - began)
         return result
+
+    def _transformed(self, transform: Callable[..., Any], sample: Any, entry: tuple[int, ...]) -> Any:
+        if not self._wants_rng:
+            return transform(sample)
+        _, _, record, _, _, epoch, source, _ = entry
+        return transform(sample, rng=np.random.default_rng((_USER, self._recipe.seed, epoch, record, source)))
+
+    def _item(self, items: Items, entry: tuple[int, ...], keys: list[str | int]) -> Any:
+        """Have a sample made of nothing but its number; all of it is the user's code, and counts as such."""
+        _, _, record, _, _, epoch, source, _ = entry
+        began = time.perf_counter()
+        keys.append(record)
+        if self._seeds:
+            _seed_globals(self._recipe.seed, epoch, record, source)
+        sample = self._ahead.pop(record) if record in self._ahead else items.one(record)
+        if self._recipe.transform is not None:
+            sample = self._transformed(self._recipe.transform, sample, entry)
+        spent = time.perf_counter() - began
+        self._transform_seconds += spent
+        self._longest_seconds = max(self._longest_seconds, spent)
+        return sample
+
+    def _look_ahead(self, items: Items, rows: NDArray[Any]) -> None:
+        """Have samples made all at once; where that fails each is made by itself, which names the one."""
+        self._mark_none()
+        self._ahead.clear()
+        first = rows[0]
+        began = time.perf_counter()
+        if self._seeds:
+            words = (int(first[name]) for name in ("epoch", "record", "source"))
+            _seed_globals(self._recipe.seed, *words)
+        try:
+            self._ahead.update(items.many(rows["record"].tolist()))
+        except self._caught:
+            self._ahead.clear()
+        self._transform_seconds += time.perf_counter() - began
 
     def _stored(self, field: str, source: int) -> str:
         """Return what the bytes of a field are."""

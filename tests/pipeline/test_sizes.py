@@ -78,6 +78,20 @@ def test_before_anything_is_known_all_workers_share_a_batch() -> None:
     assert Sizes(0, 100_000, 1 << 20).parts(64) == 1
 
 
+def test_samples_that_are_made_of_no_record_begin_with_one_batch() -> None:
+    """No size tells of their cost: one batch is tried first, with room that most will not exceed."""
+    sizes = Sizes(2, 0, 1 << 20)
+    before = sizes.steps_per_run(1), sizes.first_steps(1)
+    room, text_room = sizes.room(16, 0), sizes.text_room(16, 0)
+
+    sizes.took(1000, 0.001)
+
+    assert before == (1, 1)
+    assert room >= 16 << 20
+    assert text_room >= 16 << 10
+    assert sizes.steps_per_run(4) == 256
+
+
 def test_a_run_stays_within_its_raw_bytes() -> None:
     """However cheap records are, a run brings in no more than it may."""
     sizes = Sizes(2, 1000, 1 << 20)

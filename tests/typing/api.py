@@ -128,6 +128,22 @@ async def prefetch(batches: list[torch.Tensor]) -> int:
     return found.stats().device_batches + len(found)
 
 
+def drop_in(dataset: torch.utils.data.Dataset[torch.Tensor]) -> aioload.Loader:
+    loader = aioload.from_dataset(
+        dataset,
+        batch_size=32,
+        shuffle=True,
+        collate=aioload.collate.as_list,
+        num_workers=2,
+        on_error="skip",
+        version="2026-11",
+        batched=False,
+    )
+    assert_type(loader, aioload.Loader)
+    keep(loader.sync().state_dict())
+    return loader
+
+
 def resume(dataset: aioload.Dataset, state: dict[str, Any]) -> dict[str, Any]:
     loader = aioload.Loader(
         dataset, batch_size=32, shuffle="full", lanes=12, block_bytes=4096, pad=False, rank=0, world_size=2
