@@ -22,6 +22,7 @@ PACKAGE = Path(__file__).parent.parent / "aioload"
 FLOORS = (
     ("aioload", "aioload.__main__", "aioload._front"),
     ("aioload.cli",),
+    ("aioload.benching", "aioload.planning"),
     ("aioload.loader",),
     ("aioload.course", "aioload.iterate", "aioload.options", "aioload.prefetch", "aioload.remains"),
     # `loader.sync()` makes a SyncLoader, which knows a loader by protocol only
@@ -65,6 +66,7 @@ TORCH_MODULES = {
     "aioload._device.simulated",
     "aioload._device.torch_device",
     "aioload._pipeline.deliver",
+    "aioload.benching.against",
     "aioload.cli.demo",
 }
 

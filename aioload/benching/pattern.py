@@ -1,0 +1,177 @@
+"""Pattern: which reads an epoch is made of, told by the index and the order alone; pure.
+
+It plans as the engine does, with the same functions, and reads nothing. Of a long epoch some windows are
+planned, spread over all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._pipeline.house import MAX_READ_BYTES
+from .._pipeline.plan import Plan, Run, merge, plan_run
+
+if TYPE_CHECKING:
+    from ..table import Table
+
+__all__ = ["Access", "Pattern", "Ranges", "pattern_of", "ranges_of"]
+
+_GAP_BYTES = 4 << 10  # what the engine reads in vain rather than read twice
+_MOST_PLANNED = 100_000  # records: planning them takes a fraction of a second
+_WINDOWS = 16
+_RUN_BYTES, _MOST_STEPS = 4 << 20, 64  # of batches that walk together, where they are small
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How a loader would read a set, as far as that decides about its reads."""
+
+    with_pieces: bool = True
+    """Whether the pieces of the block shuffle have room in memory, and so are read whole."""
+    max_read_bytes: int = MAX_READ_BYTES
+    """Longer reads are several."""
+    part_bytes: int | None = None
+    """Longer reads are several requests; None: a read is one."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ranges:
+    """Reads in the order in which they begin."""
+
+    shard: Ints
+    """Number of the shard of each."""
+    start: Ints
+    """First byte in the shard's file."""
+    stop: Ints
+    """Byte after the last."""
+    records: int
+    """How many records they were planned for."""
+    windows: int = 1
+    """Stretches of the epoch that were planned; reads of two of them do not follow each other."""
+
+    def __len__(self) -> int:
+        return len(self.shard)
+
+    @property
+    def sizes(self) -> Ints:
+        """Bytes of each."""
+        return self.stop - self.start
+
+    @property
+    def seeks(self) -> int:
+        """How many do not go on where the one before them ended."""
+        if not len(self):
+            return 0
+        follows = (self.shard[1:] == self.shard[:-1]) & (self.start[1:] == self.stop[:-1])
+        return len(self) - int(follows.sum())
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """What an epoch asks of its storage."""
+
+    records: int
+    """Records of the epoch, on this rank."""
+    record_bytes: int
+    """Their bytes."""
+    reads: int
+    """Reads that bring them."""
+    seeks: int
+    """Of these, reads that do not go on where the one before ended."""
+    requests: int
+    """What a network is asked for: parts of long reads count each."""
+    read_bytes: int
+    """Bytes that the reads bring."""
+
+    @property
+    def amplification(self) -> float:
+        """Bytes read for each byte of a record."""
+        return self.read_bytes / self.record_bytes if self.record_bytes else 1.0
+
+
+def pattern_of(plan: Plan, access: Access) -> Pattern:
+    """Return what an epoch asks of its storage; exact where it is short, else told by windows of it."""
+    ranges = ranges_of(plan, access)
+    table, records = plan.table, _records(plan)
+    share = records / ranges.records if ranges.records else 0.0
+    sizes = ranges.sizes
+    part = access.part_bytes
+    requests = len(ranges) if part is None else int((-(-sizes // part)).sum())
+    return Pattern(
+        records,
+        _bytes(table, records),
+        round(len(ranges) * share),
+        round(ranges.seeks * share),
+        round(requests * share),
+        round(int(sizes.sum()) * share),
+    )
+
+
+def ranges_of(plan: Plan, access: Access, *, most_records: int = _MOST_PLANNED) -> Ranges:
+    """Return the reads of an epoch, or those of some windows of a long one.
+
+    Args:
+        plan: of the epoch.
+        access: how it is read.
+        most_records: for which reads are planned.
+    """
+    steps, rows = plan.steps, max(plan.part.batch_size, 1)
+    windows = [(0, steps)]
+    if steps * rows > most_records:
+        length = max(most_records // rows // _WINDOWS, 1)
+        starts = np.unique(np.linspace(0, steps - length, _WINDOWS).astype(np.int64)).tolist()
+        windows = [(start, start + length) for start in starts]
+    together = _steps_together(plan, rows)
+    found: list[NDArray[np.int64]] = []
+    planned = 0
+    for first, stop in windows:
+        for step in range(first, stop, together):
+            run = plan_run(
+                plan, step, min(step + together, stop), order=(0, 0), with_pieces=access.with_pieces
+            )
+            planned += len(run.table)
+            found += _reads(run, access)
+    places = np.concatenate(found) if found else np.zeros((0, 3), np.int64)
+    return Ranges(places[:, 0], places[:, 1], places[:, 2], planned, len(windows))
+
+
+def _records(plan: Plan) -> int:
+    """Return the records of all steps of this rank."""
+    return sum(plan.part.rows(step) for step in (*range(min(plan.steps, 1)), *range(1, plan.steps)[-1:])) + (
+        max(plan.steps - 2, 0) * plan.part.batch_size
+    )
+
+
+def _bytes(table: Table, records: int) -> int:
+    """Return the bytes of so many records, in the mean."""
+    return round(table.data_bytes / max(sum(table.lines), 1) * records)
+
+
+def _steps_together(plan: Plan, rows: int) -> int:
+    """Return how many small batches a run has, more or less: the engine goes by what they cost as well."""
+    batch_bytes = max(_bytes(plan.table, rows), 1)
+    return int(min(max(_RUN_BYTES // batch_bytes, 1), _MOST_STEPS))
+
+
+def _reads(run: Run, access: Access) -> Iterator[Ints]:
+    """Yield the reads of a run: pieces whose first record is due in it, and records that come alone."""
+    most = access.max_read_bytes
+    for piece in run.pieces:
+        if piece.first_position >= run.first_position:
+            yield _cut(piece.shard, piece.start, piece.stop, most)
+    alone = np.flatnonzero(run.piece < 0)
+    if len(alone):
+        reads, _ = merge(run, alone, max_gap_bytes=_GAP_BYTES, max_read_bytes=most)
+        yield np.array([(read.shard, read.start, read.stop) for read in reads], np.int64)
+
+
+def _cut(shard: int, start: int, stop: int, most: int) -> Ints:
+    starts = np.arange(start, max(stop, start + 1), most, dtype=np.int64)
+    return np.stack([np.full_like(starts, shard), starts, np.minimum(starts + most, stop)], axis=1)
