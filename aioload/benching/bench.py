@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -130,7 +130,9 @@ class Bench:
         return min(stages, key=lambda stage: stage.samples_per_second, default=None)
 
 
-def run_bench(dataset: Dataset, setup: Setup, wanted: Wanted, progress: Progress = float) -> Iterator[Bench]:
+def run_bench(
+    dataset: Dataset, setup: Setup, wanted: Wanted, progress: Progress = float
+) -> Generator[Bench, None, None]:
     """Measure; what there is so far comes again after each step.
 
     Args:

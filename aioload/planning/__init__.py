@@ -7,7 +7,7 @@ takes, `verdict` what to do; `probe` and a short run of a loader measure what th
 from __future__ import annotations
 
 from .costs import Demand, Epochs, Stage, Subject, Work, epochs_of
-from .forecast import Forecast, Wanted, forecast
+from .forecast import Forecast, Wanted, forecast, open_subject
 from .media import PRESETS, Medium, guess, read_seconds
 from .verdict import Choice, Verdict, judge
 
@@ -27,5 +27,6 @@ __all__ = [
     "forecast",
     "guess",
     "judge",
+    "open_subject",
     "read_seconds",
 ]

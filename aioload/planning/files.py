@@ -39,12 +39,19 @@ _SHARD_BYTES = 256 << 20
 class Files:
     """Pictures in a folder."""
 
+    root: str
+    """The folder."""
     source: Source
     """As packing finds them; its items can be gone through once."""
     items: tuple[Item, ...]
     """Each file."""
     sizes: NDArray[np.int64]
     """Bytes of each, or of some that stand for all."""
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """Names and kinds of the fields that they would be packed with."""
+        return self.source.fields
 
     @property
     def data_bytes(self) -> int:
@@ -74,7 +81,7 @@ def find_files(path: str) -> Files | None:
     items = tuple(item for item in source.items if isinstance(item, Item))
     some = items[:: max(len(items) // _MOST_STATS, 1)]
     sizes = np.array([os.stat(_path_of(item)).st_size for item in some], np.int64)  # noqa: PTH116 - many
-    return Files(source, items, sizes)
+    return Files(path, source, items, sizes)
 
 
 @contextmanager

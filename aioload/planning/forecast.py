@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..collection import Collection
     from ..storage import Storage
 
-__all__ = ["Forecast", "Wanted", "forecast"]
+__all__ = ["Forecast", "Wanted", "forecast", "open_subject"]
 
 _PAGE_CACHE = 0.7  # of the memory that is free: what a set may take of it, and still be there next epoch
 _COPY_BYTES = 4e9  # bytes a second at which decoded samples would come from memory
@@ -71,25 +71,45 @@ class Forecast:
     """What whoever reads it should know."""
 
 
+def open_subject(
+    source: str | Sequence[str],
+    *,
+    fields: Mapping[str, str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Dataset | Files:
+    """Return what there is to plan for: a set, or a folder of pictures that are not packed.
+
+    Args:
+        source: as `Dataset` takes it, or such a folder.
+        fields: as `Dataset` takes them.
+        storage_options: likewise.
+
+    Raises:
+        ConfigError: an option does not go with it.
+    """
+    files = find_files(source) if isinstance(source, str) else None
+    if files is None:
+        return Dataset(source, fields=fields, storage_options=storage_options)
+    if fields or storage_options:
+        raise ConfigError(f"{source} holds pictures: fields and storage options go with shards and addresses")
+    return files
+
+
 def forecast(
-    source: Dataset | str | Sequence[str],
+    subject: Dataset | Files,
     setup: Setup,
     demand: Demand,
     wanted: Wanted | None = None,
     *,
-    fields: Mapping[str, str] | None = None,
-    storage_options: Mapping[str, Any] | None = None,
     progress: Progress = float,
 ) -> Forecast:
     """Return what training on a set will cost.
 
     Args:
-        source: a set, or what `Dataset` takes, or a folder of pictures that are not packed.
+        subject: the set, or pictures that are not packed.
         setup: how it is loaded; `batch_size` and `num_workers` are those of one rank.
         demand: what the training asks for.
         wanted: how closely to look.
-        fields: as `Dataset` takes them.
-        storage_options: likewise.
         progress: told of the seconds that went by.
 
     Raises:
@@ -98,25 +118,15 @@ def forecast(
         StorageError: the storage failed.
     """
     wanted = wanted or Wanted()
-    files = find_files(source) if isinstance(source, str) else None
     with ExitStack() as stack:
-        if files is not None:
-            if fields or storage_options:
-                raise ConfigError(
-                    "fields and storage options go with shards and addresses, not with pictures"
-                )
-            packed = stack.enter_context(packed_sample(files))
-            view: _View = _Pictures(str(source), files, packed.seconds_per_record, setup)
+        if isinstance(subject, Files):
+            packed = stack.enter_context(packed_sample(subject))
+            view: _View = _Pictures(subject, packed.seconds_per_record, setup)
             sample: Collection = packed.dataset
         else:
-            dataset = (
-                source
-                if isinstance(source, Dataset)
-                else Dataset(source, fields=fields, storage_options=storage_options)
-            )
-            if not len(dataset):
-                raise ConfigError(f"{dataset.source} has no records, so there is nothing to plan")
-            view, sample = _Records(dataset, setup, demand), stack.enter_context(hold(dataset))
+            if not len(subject):
+                raise ConfigError(f"{subject.source} has no records, so there is nothing to plan")
+            view, sample = _Records(subject, setup, demand), stack.enter_context(hold(subject))
         work, notes = _measure_work(sample, setup, demand, view, wanted.seconds, progress)
         return _weigh(view, work, demand, wanted, notes, progress)
 
@@ -184,14 +194,14 @@ class _Records(_View):
 
 
 class _Pictures(_View):
-    def __init__(self, path: str, files: Files, seconds_per_record: float, setup: Setup) -> None:
-        self._path, self._files, self._setup = path, files, setup
+    def __init__(self, files: Files, seconds_per_record: float, setup: Setup) -> None:
+        self._files, self._setup = files, setup
         self._seconds_per_record = seconds_per_record
         count, data_bytes = len(files.items), files.data_bytes
-        self.subject = Subject(path, "files", count, data_bytes, count, False, _fits(data_bytes))
+        self.subject = Subject(files.root, "files", count, data_bytes, count, False, _fits(data_bytes))
 
     def medium(self) -> Medium:
-        return guess(self._path)
+        return guess(self._files.root)
 
     def is_mapped(self, num_workers: int) -> bool:
         return num_workers > 0
