@@ -119,13 +119,11 @@ def plan(
 
 def _show(found: Forecast, order: Order) -> None:
     subject, work, medium, demand = found.subject, found.work, found.medium, found.demand
-    where = (
-        f"{medium.name}: {1000 * medium.seek_seconds:.2g} ms a seek, {size(medium.stream_bytes)}/s a stream"
-    )
+    where = f"{medium.name}: {1000 * medium.seek_seconds:.2g} ms to begin, {size(medium.total_bytes)}/s"
     files = count(subject.shards, "file" if subject.kind == "files" else "shard")
     print(
-        f"{subject.source} ({subject.kind}): {count(subject.records, 'record')}, {size(subject.data_bytes)} in "
-        f"{files}; {where}, {size(medium.total_bytes)}/s in all"
+        f"{subject.source} ({subject.kind}): {count(subject.records, 'record')}, "
+        f"{size(subject.data_bytes)} in {files}; {where}"
     )
     gpus = f", {demand.gpus} GPUs" if demand.gpus > 1 else ""
     print(
