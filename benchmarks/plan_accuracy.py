@@ -3,8 +3,8 @@
     python benchmarks/plan_accuracy.py
     python benchmarks/plan_accuracy.py --scale 0.1 --rounds 2 --only hdd,slow
 
-Photos, random crops of 224, batches of 64, block shuffle, as many workers as CPUs. For each case an estimate
-is made, then two epochs are run, in rounds; the table has medians, and of the errors those of the rounds'
+Photos, random crops of 224 (`--raw`: as they are stored, so that storage is what limits), batches of 64, block
+shuffle, as many workers as CPUs. For each case an estimate is made, then two epochs are run, in rounds; the table has medians, and of the errors those of the rounds'
 own pairs.
 
 - warm: the local disk, from the page cache: the later epochs of the estimate.
@@ -63,9 +63,11 @@ class Slow:
         self._free = 0.0  # when the line is
 
     async def size(self, name: str) -> int:
+        """Return the bytes of a file."""
         return await self._storage.size(name)
 
     async def read_into(self, name: str, start: int, out: memoryview) -> None:
+        """Fill `out`, late."""
         await asyncio.sleep(self._delay)
         now = time.monotonic()
         self._free = max(self._free, now) + len(out) / self._bandwidth
@@ -90,9 +92,11 @@ class Head:
         self._at: tuple[str, int] = ("", -1)
 
     async def size(self, name: str) -> int:
+        """Return the bytes of a file."""
         return await self._storage.size(name)
 
     async def read_into(self, name: str, start: int, out: memoryview) -> None:
+        """Fill `out`, late."""
         now = time.monotonic()
         seek = 0.0 if self._at == (name, start) else self._seek
         self._at = (name, start + len(out))
@@ -162,13 +166,15 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=0.5)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement of the plan")
+    parser.add_argument("--raw", action="store_true", help="decode nothing")
     parser.add_argument("--only", default="", help="names of cases, with commas")
     options = parser.parse_args()
 
     places = _data.photos(options.data, options.scale)
     small = _data.photos(options.data, options.scale / 5)
     image = aioload.decode.Image(size=224, crop="random_resized", flip=True)
-    setup = Setup(BATCH, len(os.sched_getaffinity(0)), decode={"image": image})
+    decode = {"image": "raw" if options.raw else image}
+    setup = Setup(BATCH, len(os.sched_getaffinity(0)), decode=decode)
     with stage(places) as url:
         chosen = cases(places, small, url, options.seconds)
         chosen = {name: chosen[name] for name in (options.only.split(",") if options.only else chosen)}

@@ -69,7 +69,14 @@ def _curve(panel: Any, sweep: Sweep) -> None:
     values, rates = [point.value for point in points], [point.rate for point in points]
     panel.errorbar(values, rates, yerr=[point.error for point in points], color=_INK, marker="o", capsize=3)
     panel.plot([sweep.knee.value], [sweep.knee.rate], color=_BEST, marker="o", linestyle="")
-    panel.annotate(f" {sweep.knee.value} will do", (sweep.knee.value, sweep.knee.rate), color=_BEST, va="top")
+    panel.annotate(
+        f"{sweep.knee.value} will do",
+        (sweep.knee.value, sweep.knee.rate),
+        xytext=(0, -18),
+        textcoords="offset points",
+        ha="center",
+        color=_BEST,
+    )
     panel.set_xticks(values)
     panel.set_ylim(bottom=0)
     panel.set_xlabel("workers" if sweep.knob == "workers" else "batches ahead")

@@ -61,7 +61,7 @@ class Work:
     samples_per_second: float
     """What they gave together."""
     core_seconds: float
-    """Of one record, in a worker."""
+    """That one record takes of all processes together: CPU time, not waiting."""
     batch_bytes: float
     """That come of one record."""
     first_batch_seconds: float

@@ -228,12 +228,10 @@ def _measure_work(
     reads = "mmap" if workers and view.is_mapped(workers) and _has_sums(sample) else "file"
     with setup.loader(sample, reads=reads).sync() as batches:
         rate = timed(batches, seconds, progress=progress)
-        stats = batches.stats()
-    cpu = stats.work_seconds or stats.decode_seconds + stats.transform_seconds + stats.collate_seconds
     work = Work(
         workers,
         rate.samples_per_second,
-        cpu / max(stats.samples, 1),
+        rate.cpu_seconds / max(rate.samples, 1),
         rate.batch_bytes / max(rate.samples, 1),
         rate.first_seconds,
         usable_cpus(),
