@@ -3,9 +3,9 @@
     python benchmarks/plan_accuracy.py
     python benchmarks/plan_accuracy.py --scale 0.1 --rounds 2 --only hdd,slow
 
-Photos, random crops of 224 (`--raw`: as they are stored, so that storage is what limits), batches of 64, block
-shuffle, as many workers as CPUs. For each case an estimate is made, then two epochs are run, in rounds; the table has medians, and of the errors those of the rounds'
-own pairs.
+Photos, random crops of 224 (`--raw`: as they are stored, so that storage is what limits), batches of 64,
+block shuffle, as many workers as CPUs. For each case an estimate is made, then three epochs are run, of
+which the last counts, in rounds; the table has medians, and of the errors those of the rounds' own pairs.
 
 - warm: the local disk, from the page cache: the later epochs of the estimate.
 - cold: the local disk, out of the page cache by `posix_fadvise`: storage measured, the first epoch.
@@ -35,8 +35,9 @@ from _server import serving
 
 import aioload
 from aioload.benching import Setup
+from aioload.benching.pattern import ranges_of
 from aioload.benching.reading import evict
-from aioload.benching.shape import access_of, plan_of, ranges_of
+from aioload.benching.shape import access_of, plan_of
 from aioload.planning import PRESETS, Demand, Forecast, Wanted, forecast
 from aioload.storage import LocalStorage
 
@@ -45,6 +46,8 @@ __all__ = ["Head", "Slow"]
 BATCH = 64
 LATENCY, BANDWIDTH = 0.05, 2e6
 WITHIN = 0.25
+EPOCHS = 3
+"""Each reads what the next needs early, and how much that is settles in the first two."""
 
 
 class Slow:
@@ -149,7 +152,7 @@ def measure(case: Case, setup: Setup) -> tuple[float, float, Forecast]:
         ranges = ranges_of(plan_of(dataset, setup), access_of(dataset, setup))
         evict(dataset, ranges)
         return found.epochs.first_seconds, next(epochs(case.open(), setup, 1)), found
-    return found.epochs.later_seconds, list(epochs(case.open(), setup, 2))[-1], found
+    return found.epochs.later_seconds, list(epochs(case.open(), setup, EPOCHS))[-1], found
 
 
 @contextmanager

@@ -19,10 +19,11 @@ from ..machine import usable_cpus
 from .copying import copy_rate, find_device
 from .held import hold, is_mapped
 from .knee import Knee, Point, find_knee
+from .pattern import pattern_of, ranges_of
 from .reading import replay
 from .runs import Rate, timed
 from .setup import fitted
-from .shape import access_of, plan_of, ranges_of
+from .shape import access_of, plan_of
 
 if TYPE_CHECKING:
     from ..collection import Collection
@@ -232,10 +233,9 @@ def _loader_rate(dataset: Collection, setup: Setup, seconds: float, **options: A
 
 
 def _read_rate(dataset: Dataset, setup: Setup, seconds: float) -> Rate:
-    ranges = ranges_of(plan_of(dataset, setup), access_of(dataset, setup))
-    found = replay(dataset, ranges, seconds)
-    per_byte = ranges.records / max(int(ranges.sizes.sum()), 1)
-    samples = round(found.read_bytes * per_byte)
+    plan, access = plan_of(dataset, setup), access_of(dataset, setup)
+    found, pattern = replay(dataset, ranges_of(plan, access), seconds), pattern_of(plan, access)
+    samples = round(found.read_bytes * pattern.records / max(pattern.read_bytes, 1))
     return Rate(samples, found.seconds, found.read_bytes, found.cpu_seconds, 0.0)
 
 

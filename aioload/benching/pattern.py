@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from .._pipeline.house import MAX_READ_BYTES
 from .._pipeline.plan import Plan, Run, merge, plan_run
+from ..order import FullOrder
 
 if TYPE_CHECKING:
     from ..table import Table
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["Access", "Pattern", "Ranges", "pattern_of", "ranges_of"]
 
 _GAP_BYTES = 4 << 10  # what the engine reads in vain rather than read twice
-_MOST_PLANNED = 100_000  # records: planning them takes a fraction of a second
-_WINDOWS = 16
+_MOST_PLANNED = 200_000  # records: planning them takes a second
+_MOST_DRAWN = 20_000  # likewise of a full shuffle, each of whose records costs more
+_WINDOWS = 8
 _RUN_BYTES, _MOST_STEPS = 4 << 20, 64  # of batches that walk together, where they are small
 
 Ints = NDArray[np.int64]
@@ -51,10 +53,8 @@ class Ranges:
     """First byte in the shard's file."""
     stop: Ints
     """Byte after the last."""
-    records: int
-    """How many records they were planned for."""
-    windows: int = 1
-    """Stretches of the epoch that were planned; reads of two of them do not follow each other."""
+    weight: NDArray[np.float64]
+    """How many reads of the epoch each stands for."""
 
     def __len__(self) -> int:
         return len(self.shard)
@@ -65,12 +65,14 @@ class Ranges:
         return self.stop - self.start
 
     @property
-    def seeks(self) -> int:
-        """How many do not go on where the one before them ended."""
-        if not len(self):
-            return 0
+    def elsewhere(self) -> NDArray[np.bool_]:
+        """Which do not go on where the one before them ended."""
         follows = (self.shard[1:] == self.shard[:-1]) & (self.start[1:] == self.stop[:-1])
-        return len(self) - int(follows.sum())
+        return np.concatenate([np.ones(min(len(self), 1), bool), ~follows])
+
+    def first(self, count: int) -> Ranges:
+        """Return so many of them, from the beginning."""
+        return Ranges(self.shard[:count], self.start[:count], self.stop[:count], self.weight[:count])
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,47 +101,56 @@ class Pattern:
 def pattern_of(plan: Plan, access: Access) -> Pattern:
     """Return what an epoch asks of its storage; exact where it is short, else told by windows of it."""
     ranges = ranges_of(plan, access)
-    table, records = plan.table, _records(plan)
-    share = records / ranges.records if ranges.records else 0.0
-    sizes = ranges.sizes
+    records, weight, sizes = _records(plan), ranges.weight, ranges.sizes
     part = access.part_bytes
-    requests = len(ranges) if part is None else int((-(-sizes // part)).sum())
+    requests = np.ones(len(ranges)) if part is None else -(-sizes // part)
     return Pattern(
         records,
-        _bytes(table, records),
-        round(len(ranges) * share),
-        round(ranges.seeks * share),
-        round(requests * share),
-        round(int(sizes.sum()) * share),
+        _bytes(plan.table, records),
+        round(float(weight.sum())),
+        round(float(weight[ranges.elsewhere].sum())),
+        round(float((weight * requests).sum())),
+        round(float((weight * sizes).sum())),
     )
 
 
-def ranges_of(plan: Plan, access: Access, *, most_records: int = _MOST_PLANNED) -> Ranges:
+def ranges_of(plan: Plan, access: Access, *, most_records: int | None = None) -> Ranges:
     """Return the reads of an epoch, or those of some windows of a long one.
+
+    The beginning of an epoch is like none of the rest, as all lanes begin a piece there; so it is the first
+    window, and the others stand for what comes after it.
 
     Args:
         plan: of the epoch.
         access: how it is read.
-        most_records: for which reads are planned.
+        most_records: for which reads are planned; by default what takes about a second.
     """
+    if most_records is None:
+        most_records = _MOST_DRAWN if isinstance(plan.order, FullOrder) else _MOST_PLANNED
     steps, rows = plan.steps, max(plan.part.batch_size, 1)
-    windows = [(0, steps)]
+    windows, factor = [(0, steps)], 1.0
     if steps * rows > most_records:
-        length = max(most_records // rows // _WINDOWS, 1)
-        starts = np.unique(np.linspace(0, steps - length, _WINDOWS).astype(np.int64)).tolist()
-        windows = [(start, start + length) for start in starts]
-    together = _steps_together(plan, rows)
-    found: list[NDArray[np.int64]] = []
-    planned = 0
-    for first, stop in windows:
-        for step in range(first, stop, together):
-            run = plan_run(
-                plan, step, min(step + together, stop), order=(0, 0), with_pieces=access.with_pieces
-            )
-            planned += len(run.table)
-            found += _reads(run, access)
+        together = _steps_together(plan, rows)
+        length = max(most_records // rows // _WINDOWS // together, 1) * together
+        starts = np.unique(np.linspace(length, steps - length, _WINDOWS - 1).astype(np.int64)).tolist()
+        windows += [(start, start + length) for start in starts]
+        windows[0], factor = (0, length), (steps - length) / (length * len(starts))
+    found: list[Ints] = []
+    weights: list[NDArray[np.float64]] = []
+    for number, (first, stop) in enumerate(windows):
+        reads = list(_window(plan, access, first, stop))
+        found += reads
+        weights.append(np.full(sum(map(len, reads)), factor if number else 1.0))
     places = np.concatenate(found) if found else np.zeros((0, 3), np.int64)
-    return Ranges(places[:, 0], places[:, 1], places[:, 2], planned, len(windows))
+    return Ranges(places[:, 0], places[:, 1], places[:, 2], np.concatenate(weights))
+
+
+def _window(plan: Plan, access: Access, first: int, stop: int) -> Iterator[Ints]:
+    """Yield the reads of consecutive steps."""
+    together = _steps_together(plan, max(plan.part.batch_size, 1))
+    for step in range(first, stop, together):
+        last = min(step + together, stop)
+        yield from _reads(plan_run(plan, step, last, order=(0, 0), with_pieces=access.with_pieces), access)
 
 
 def _records(plan: Plan) -> int:

@@ -14,14 +14,14 @@ from ..part import Part
 from ..storage import close
 from ..storage.flow import PART_BYTES
 from ..storage.wrapping import Wrapping
-from .pattern import Access, ranges_of
+from .pattern import Access
 
 if TYPE_CHECKING:
     from ..collection import Collection
     from ..table import RecordTable
     from .setup import Setup
 
-__all__ = ["access_of", "plan_of", "plan_of_table", "ranges_of"]
+__all__ = ["access_of", "plan_of", "plan_of_table"]
 
 
 def plan_of(dataset: Collection, setup: Setup, *, world_size: int = 1) -> Plan:

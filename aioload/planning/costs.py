@@ -1,8 +1,8 @@
 """Costs: what an epoch takes in each stage, and all of it together; pure.
 
 The model: storage, workers, bus and model work side by side, so a long epoch takes as long as the slowest of
-them. Two things are added to that: where reads are done by this process they cost CPU that workers would have
-had, and a first epoch waits for its first batch.
+them. Three things are added to that: reads cost CPU that workers would have had, a first epoch waits for its
+first batch, and without workers decoding and the model take turns.
 
 - storage: seeks, bytes and requests of the epoch's plan, on a medium. Files that fit into the page cache
   cost nothing from the second epoch on.
@@ -71,7 +71,7 @@ class Work:
     is_random: bool = False
     """Whether a sample differs from epoch to epoch, so that it cannot be kept."""
     read_cpu: float = 0.0
-    """CPU seconds a byte read, in this process; 0 where workers map the files, or nothing was measured."""
+    """CPU seconds that a byte costs where it is read; 0 where that was not measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,16 +110,18 @@ class Epochs:
     """Stages of each further one."""
     start_seconds: float
     """Before the first batch of the first epoch."""
+    is_serial: bool = False
+    """Whether records are decoded in the training thread, so that the model waits meanwhile."""
 
     @property
     def first_seconds(self) -> float:
         """The first epoch."""
-        return self.start_seconds + max(stage.seconds for stage in self.first)
+        return self.start_seconds + self._together(self.first)
 
     @property
     def later_seconds(self) -> float:
         """A later epoch."""
-        return max(stage.seconds for stage in self.later)
+        return self._together(self.later)
 
     @property
     def limit(self) -> Stage:
@@ -129,6 +131,12 @@ class Epochs:
     def total(self, epochs: int) -> float:
         """Return what so many epochs take."""
         return self.first_seconds + max(epochs - 1, 0) * self.later_seconds
+
+    def _together(self, stages: tuple[Stage, ...]) -> float:
+        """Return how long stages take that work side by side, but for those of one thread."""
+        longest = max(stage.seconds for stage in stages)
+        in_turn = sum(stage.seconds for stage in stages if stage.name in ("decode", "model"))
+        return max(longest, in_turn) if self.is_serial else longest
 
 
 def epochs_of(
@@ -174,7 +182,8 @@ def epochs_of(
             found.append(("model", model))
         return tuple(Stage(name, seconds, seconds / model if model else None) for name, seconds in found)
 
-    return Epochs(stages(storage), stages(0.0 if is_kept else storage), work.first_batch_seconds)
+    first, later = stages(storage), stages(0.0 if is_kept else storage)
+    return Epochs(first, later, work.first_batch_seconds, is_serial=not work.num_workers)
 
 
 def decode_seconds(records: int, read_bytes: int, work: Work) -> float:

@@ -256,8 +256,8 @@ def _weigh(
         progress(wanted.seconds)
         medium, is_cold = probed.medium, probed.is_cold
         measured = pattern.read_bytes / max(probed.traffic.bytes_per_second, 1.0)
-        if not view.is_mapped(work.num_workers):
-            work = replace(work, read_cpu=probed.traffic.cpu_seconds / max(probed.traffic.read_bytes, 1))
+        read_cpu = probed.traffic.cpu_seconds / max(probed.traffic.read_bytes, 1)
+        work = replace(work, read_cpu=read_cpu)  # also of mapped files, whose pages the kernel must fill
         if is_cold is False:
             notes += (
                 "the kernel kept the ranges in its page cache that it was asked to drop, so the storage "

@@ -112,11 +112,11 @@ def _places(dataset: Dataset, size: int, count: int, rng: np.random.Generator) -
     length = np.minimum(spans[shard], size)
     begin = index.shard_data[shard].astype(np.int64)
     start = begin + (rng.random(len(shard)) * (spans[shard] - length + 1)).astype(np.int64)
-    return Ranges(shard.astype(np.int64), start, start + length, 0)
+    return Ranges(shard.astype(np.int64), start, start + length, np.ones(len(shard)))
 
 
 def _some(ranges: Ranges) -> Ranges:
     """Return a part of an epoch's reads, from its beginning, that is not too much."""
     total: NDArray[np.int64] = np.cumsum(ranges.sizes)
     count = max(int(np.searchsorted(total, _MOST_BYTES)), min(len(ranges), 1))
-    return Ranges(ranges.shard[:count], ranges.start[:count], ranges.stop[:count], 0)
+    return ranges.first(count)

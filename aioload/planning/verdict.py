@@ -115,8 +115,9 @@ def _why_nothing(
             f"this set fits in memory, also decoded ({decoded / 2**20:,.0f} MiB): index it as tensors, or "
             "let a DataLoader read it"
         )
-    busy = max(stage.share_of_step or math.inf for stage in epochs.later if stage.name != "model")
-    if demand.step_seconds is not None and busy <= _SPARE:
+    shares = [stage.share_of_step for stage in epochs.later if stage.name != "model"]
+    busy = max((share for share in shares if share is not None), default=None)
+    if busy is not None and busy <= _SPARE:
         return (
             f"this set fits in memory, and its stages take at most {busy:.0%} of the model's time: a "
             "DataLoader will do"
