@@ -23,15 +23,21 @@ def find_device() -> str | None:
         return None
 
 
-def copy_rate(batch: Any, seconds: float, device: str) -> Rate:
-    """Copy one batch again and again, from page-locked memory, as a loader with a device does."""
-    return timed(_Copies(_pinned(batch), device), seconds)
+def copy_rate(batch: Any, seconds: float, device: Any) -> Rate:
+    """Copy one batch again and again, from page-locked memory, as a loader with a device does.
+
+    Args:
+        batch: what is copied.
+        seconds: for how long.
+        device: as `DevicePrefetcher` takes it.
+    """
+    return timed(_Copies(_pinned(batch) if device == "cuda" else batch, device), seconds)
 
 
 class _Copies:
     """Epochs of copies of one batch."""
 
-    def __init__(self, batch: Any, device: str) -> None:
+    def __init__(self, batch: Any, device: Any) -> None:
         self._batch = batch
         self._device = device
 

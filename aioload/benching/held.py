@@ -15,7 +15,7 @@ from .._pipeline.plan import stretches
 from ..blocking import run_blocking
 from ..compose import RecordSet
 from ..shard.index import Index
-from ..storage import LocalStorage, Storage, close
+from ..storage import LocalStorage, Storage, Unpacked, close
 from ..table import IndexTable
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def is_local(dataset: Dataset) -> bool:
     """Tell whether the files of a set lie where this machine finds them by a path."""
     storage = dataset.open_storage()
     try:
-        return type(storage) is LocalStorage
+        return type(storage) is LocalStorage or (type(storage) is Unpacked and not dataset.traffic())
     finally:
         run_blocking(close(storage))
 

@@ -12,9 +12,11 @@ from ..benching.pattern import Pattern, pattern_of, ranges_of
 from ..benching.runs import timed
 from ..benching.setup import Setup, fitted
 from ..benching.shape import access_of, plan_of
+from ..blocking import run_blocking
 from ..dataset import Dataset
 from ..errors import ConfigError
 from ..machine import available_memory, usable_cpus
+from ..storage import LocalStorage, close
 from .costs import Demand, Epochs, StageName, Subject, Work, epochs_of
 from .files import Files, find_files, packed_pattern, packed_sample, packing_seconds, pattern_of_files
 from .media import PRESETS, Medium, guess
@@ -23,7 +25,6 @@ from .verdict import Choice, Verdict, judge
 
 if TYPE_CHECKING:
     from ..collection import Collection
-    from ..storage import Storage
 
 __all__ = ["Forecast", "Wanted", "forecast", "open_subject"]
 
@@ -320,9 +321,10 @@ def _has_sums(sample: Collection) -> bool:
 
 def _path_of(dataset: Dataset) -> str:
     """Return the path of a set's first shard, or its address."""
-    storage: Storage = dataset.open_storage()
-    path = getattr(storage, "path", None)
-    if path is None or not dataset.index.shards:
+    storage = dataset.open_storage()
+    try:
+        if isinstance(storage, LocalStorage) and dataset.index.shards:
+            return storage.path(dataset.index.shards[0])
         return dataset.source
-    found: str = path(dataset.index.shards[0])
-    return found
+    finally:
+        run_blocking(close(storage))

@@ -7,10 +7,12 @@ from pathlib import Path
 import foreign_sets
 import numpy as np
 import pytest
+import torch
 from conftest import TinySet
 from PIL import Image
 
 from aioload import ConfigError, Dataset, Loader, SampleError, Writer, decode
+from aioload._device.simulated import SimulatedDevice
 from aioload.benching import (
     Bench,
     Measured,
@@ -24,6 +26,7 @@ from aioload.benching import (
 )
 from aioload.benching.against import Records, torch_loader
 from aioload.benching.bench import worker_values
+from aioload.benching.copying import copy_rate
 from aioload.benching.plot import plot
 from aioload.benching.setup import fitted
 
@@ -191,3 +194,14 @@ def test_a_plot_is_a_picture(tmp_path: Path) -> None:
 
     with Image.open(tmp_path / "out.png") as picture:
         assert picture.width > 2 * picture.height
+
+
+def test_copies_are_counted() -> None:
+    """With a device its copies have a rate; the thread that does them ends."""
+    device = SimulatedDevice()
+
+    rate = copy_rate({"x": torch.zeros(8, 4)}, QUICK, device)
+    device.close()
+
+    assert rate.samples == 8 * rate.batches > 0
+    assert rate.batch_bytes == 8 * 16 * rate.batches
