@@ -240,3 +240,15 @@ def test_an_archive_is_indexed_whole() -> None:
     assert status == 0
     assert [(row[0], row[2]) for row in rows] == [("ustar", "600"), ("pax", "600")]
     assert all(float(row[3].replace(",", "")) > 0 < float(row[5]) for row in rows)
+
+
+def test_estimates_are_held_against_epochs(data: Path) -> None:
+    """A case that is asked for has an estimate and a measured epoch in the table."""
+    options = ("--scale", 64 / 6000, "--rounds", 1, "--seconds", 0.1, "--raw", "--only", "hdd")
+
+    status, out = run("plan_accuracy.py", "--data", data, *options)
+
+    assert status == 0
+    [row] = [line.split("|")[1:-1] for line in out.splitlines() if line.startswith("| hdd ")]
+    assert float(row[2]) > 0
+    assert float(row[3]) > 0

@@ -71,11 +71,12 @@ def judge(
     pays = None if best is None else _pays_after(leave, best)
     worth = best is not None and gain > max(_WORTH * before, _SAVED)
     advice = tuple(_advice(leave.epochs, subject, work, demand))
+    idle = _why_nothing(leave.epochs, subject, work, demand, memory_bytes)
+    # samples that are kept are no more than tensors, which nobody needs a loader for
+    if idle is not None and (not worth or (best is not None and best.action == "keep")):
+        return Verdict("nothing", idle, gain, pays, False)
     if best is not None and worth:
         return Verdict(best.action, _why(best, leave, demand, gain, pays), gain, pays, True, advice)
-    reason = _why_nothing(leave.epochs, subject, work, demand, memory_bytes)
-    if reason is not None:
-        return Verdict("nothing", reason, gain, pays, False)
     return Verdict("leave", _why_leave(leave, best, demand, gain), gain, pays, False, advice)
 
 
@@ -90,9 +91,9 @@ def _pays_after(leave: Choice, other: Choice) -> int | None:
 
 def _why(best: Choice, leave: Choice, demand: Demand, gain: float, pays: int | None) -> str:
     what = {
-        "pack": "packed, the set is read in large pieces instead of file by file",
-        "cache": "what came over the network once is read from a disk of this machine from then on",
-        "keep": "decoded samples fit into memory, so later epochs need not decode",
+        "pack": "packed (`aioload pack`), the set is read in large pieces instead of file by file",
+        "cache": "what came over the network once is then read from this machine's disk (`Dataset(…, cache_dir=True)`)",
+        "keep": "decoded samples fit into memory (`Loader(…, cache=…)`), so later epochs need not decode",
     }[best.action]
     costs = f", which costs {_time(best.once_seconds)} once" if best.once_seconds else ""
     first, later = best.epochs.first_seconds, best.epochs.later_seconds
