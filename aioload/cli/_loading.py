@@ -30,7 +30,6 @@ __all__ = [
     "With",
     "Workers",
     "parse_function",
-    "time_text",
 ]
 
 
@@ -144,14 +143,3 @@ class Loading:
                     f"--size, --crop and --flip are for pictures, and no field is one: {dict(fields)}"
                 )
         return Setup(**self._options, decode=decode)
-
-
-def time_text(seconds: float) -> str:
-    """Return a time as people read it."""
-    if seconds >= 7200:
-        return f"{seconds / 3600:,.1f} h"
-    if seconds >= 120:
-        return f"{seconds / 60:,.1f} min"
-    if seconds >= 10:
-        return f"{seconds:,.0f} s"
-    return f"{seconds:,.2f} s" if seconds >= 0.01 or not seconds else f"{1000 * seconds:.1g} ms"

@@ -17,6 +17,7 @@ from ..benching.plot import check_plot, plot
 from ..dataset import Dataset
 from ..errors import ConfigError
 from ..machine import usable_cpus
+from ..planning.words import time_text
 from ._console import (
     AsJson,
     FieldKinds,
@@ -42,7 +43,6 @@ from ._loading import (
     Shuffled,
     With,
     Workers,
-    time_text,
 )
 
 __all__ = ["bench"]

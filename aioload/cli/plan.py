@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from ..planning import PRESETS, Demand, Epochs, Forecast, Stage, Wanted, forecast, open_subject
+from ..planning.words import time_text
 from ._console import (
     AsJson,
     FieldKinds,
@@ -36,7 +37,6 @@ from ._loading import (
     Shuffled,
     With,
     Workers,
-    time_text,
 )
 
 __all__ = ["plan"]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from .costs import Demand, Epochs, Subject, Work
+from .words import time_text
 
 __all__ = ["Choice", "Verdict", "judge"]
 
@@ -92,15 +93,15 @@ def _pays_after(leave: Choice, other: Choice) -> int | None:
 def _why(best: Choice, leave: Choice, demand: Demand, gain: float, pays: int | None) -> str:
     what = {
         "pack": "packed (`aioload pack`), the set is read in large pieces instead of file by file",
-        "cache": "what came over the network once is then read from this machine's disk (`Dataset(…, cache_dir=True)`)",
+        "cache": "what came over the network once is then on a disk here (`Dataset(…, cache_dir=True)`)",
         "keep": "decoded samples fit into memory (`Loader(…, cache=…)`), so later epochs need not decode",
     }[best.action]
-    costs = f", which costs {_time(best.once_seconds)} once" if best.once_seconds else ""
+    costs = f", which costs {time_text(best.once_seconds)} once" if best.once_seconds else ""
     first, later = best.epochs.first_seconds, best.epochs.later_seconds
     return (
-        f"{what}{costs}; epochs of {_time(first)} and then {_time(later)} instead of "
-        f"{_time(leave.epochs.first_seconds)} and {_time(leave.epochs.later_seconds)}: "
-        f"{_time(gain)} saved over {demand.epochs} epochs" + (f", ahead after {pays}" if pays else "")
+        f"{what}{costs}; epochs of {time_text(first)} and then {time_text(later)} instead of "
+        f"{time_text(leave.epochs.first_seconds)} and {time_text(leave.epochs.later_seconds)}: "
+        f"{time_text(gain)} saved over {demand.epochs} epochs" + (f", ahead after {pays}" if pays else "")
     )
 
 
@@ -133,13 +134,13 @@ def _why_leave(leave: Choice, best: Choice | None, demand: Demand, gain: float) 
         "decode": "decoding limits",
         "copy": "copies to the device limit",
         "model": "the model limits",
-    }[limit.name] + f", with {_time(limit.seconds)} an epoch"
+    }[limit.name] + f", with {time_text(limit.seconds)} an epoch"
     if best is None:
         return said
     word = {"pack": "packing", "cache": "a cache", "keep": "keeping decoded samples"}[best.action]
     if gain <= 0:
-        return f"{said}; {word} would cost {_time(-gain)} more over {demand.epochs} epochs"
-    return f"{said}; {word} would save no more than {_time(gain)} over {demand.epochs} epochs"
+        return f"{said}; {word} would cost {time_text(-gain)} more over {demand.epochs} epochs"
+    return f"{said}; {word} would save no more than {time_text(gain)} over {demand.epochs} epochs"
 
 
 def _advice(epochs: Epochs, subject: Subject, work: Work, demand: Demand) -> list[str]:
@@ -157,12 +158,3 @@ def _advice(epochs: Epochs, subject: Subject, work: Work, demand: Demand) -> lis
         found.append(f"more workers: {work.num_workers} of {work.cpus} CPUs decode")
     found.append("cheaper records: smaller pictures (`aioload pack --resize`), a simpler transform")
     return found
-
-
-def _time(seconds: float) -> str:
-    """Return a time as people read it."""
-    if seconds >= 2 * 3600:
-        return f"{seconds / 3600:,.1f} h"
-    if seconds >= 120:
-        return f"{seconds / 60:,.1f} min"
-    return f"{seconds:,.2f} s" if seconds < 10 else f"{seconds:,.0f} s"
