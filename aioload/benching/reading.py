@@ -27,6 +27,7 @@ _MOST_READS = 64  # as the engine has it, where a storage does not say
 _FIRST_READS = 4
 _GAIN = 1.1  # by which twice as many reads at once must be faster, to go on
 _STEPS = 5  # of the ladder that looks for how many
+_ROUNDS = 3  # reads of each place that a step has
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +89,15 @@ class Replay:
         """Whether every range has been read."""
         return self._next >= len(self._places)
 
-    async def run(self, seconds: float, at_once: int, *, again: bool = False) -> Traffic:
+    async def run(
+        self, seconds: float, at_once: int, *, least_reads: int = 1, again: bool = False
+    ) -> Traffic:
         """Read for so long, or until every range was read.
 
         Args:
-            seconds: after which no read begins.
+            seconds: after which no read begins, but for those wanted at least.
             at_once: reads under way at once.
+            least_reads: that are wanted.
             again: begin anew after the last.
         """
         began, cpu = self._clock(), time.process_time()
@@ -102,7 +106,7 @@ class Replay:
         async def some() -> None:
             nonlocal reads, read_bytes
             buffer = self._buffers.pop() if self._buffers else bytearray(MAX_READ_BYTES)
-            while self._clock() - began < seconds or not reads:
+            while self._clock() - began < seconds or reads < least_reads:
                 if self.is_done and not again:
                     break
                 shard, start, stop = self._places[self._next % len(self._places)]
@@ -128,9 +132,11 @@ class Replay:
             first: reads at once to begin with.
             most: that there may be.
         """
-        best = await self.run(seconds / _STEPS, first)
+        # where reads take long, each place must have had a few, or the first of them would decide
+        best = await self.run(seconds / _STEPS, first, least_reads=_ROUNDS * first)
         while best.at_once < most and not self.is_done:
-            more = await self.run(seconds / _STEPS, min(best.at_once * 2, most))
+            twice = min(best.at_once * 2, most)
+            more = await self.run(seconds / _STEPS, twice, least_reads=_ROUNDS * twice)
             if more.bytes_per_second < best.bytes_per_second * _GAIN:
                 break
             best = more
@@ -146,7 +152,7 @@ def replay(dataset: Dataset, ranges: Ranges, seconds: float) -> Traffic:
             reads = Replay(dataset, storage, ranges)
             first, most = at_once_of(storage)
             best = await reads.climb(seconds / 2, first, most)
-            return await reads.run(seconds / 2, best.at_once, again=True)
+            return await reads.run(seconds / 2, best.at_once, least_reads=best.at_once, again=True)
         finally:
             await close(storage)
 
