@@ -17,6 +17,7 @@ from ..compose import RecordSet
 from ..shard.index import Index
 from ..storage import LocalStorage, Storage, Unpacked, close
 from ..table import IndexTable
+from .reading import side_by_side
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,8 +28,9 @@ if TYPE_CHECKING:
 __all__ = ["Held", "hold", "is_local", "is_mapped", "some_records"]
 
 _NAME = "held"
-_MOST_BYTES, _LEAST, _MOST = 48 << 20, 256, 16_384
+_MOST_BYTES, _LEAST, _MOST = 96 << 20, 256, 16_384
 _PLACES = 64  # of the set that records are taken from
+_AT_ONCE = 16  # of these, read at once: a network answers late
 
 
 class Held(RecordSet):
@@ -170,15 +172,19 @@ async def _copy(dataset: Dataset, records: NDArray[np.int64], path: Path) -> lis
     """Copy records into a file, one behind the other; return the bytes of each."""
     located = dataset.index.locate(records)
     shard, start, stop = located.shard, located.start.astype(np.int64), located.stop.astype(np.int64)
-    storage = dataset.open_storage()
-    parts: dict[int, memoryview] = {}
-    try:
-        for members in stretches(shard, start, stop, 0):
+    storage, parts = dataset.open_storage(), dict[int, memoryview]()
+    groups = iter(stretches(shard, start, stop, 0))
+
+    async def read_some() -> None:
+        for members in groups:
             first, last = int(start[members].min()), int(stop[members].max())
             buffer = memoryview(bytearray(last - first))
             await storage.read_into(dataset.index.shards[int(shard[members[0]])], first, buffer)
             for member in members.tolist():
                 parts[member] = buffer[start[member] - first : stop[member] - first]
+
+    try:
+        await side_by_side(_AT_ONCE, read_some)
     finally:
         await close(storage)
     with path.open("wb") as file:  # small, and nothing else runs in this loop

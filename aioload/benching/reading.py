@@ -6,22 +6,23 @@ import contextlib
 import mmap
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import numpy as np
 
 from .._pipeline.house import MAX_READ_BYTES
 from ..blocking import run_blocking
+from ..reason import first_of
 from ..storage import LocalStorage, Storage, close
 
 if TYPE_CHECKING:
     from ..dataset import Dataset
     from .pattern import Ranges
 
-__all__ = ["Replay", "Traffic", "at_once_of", "evict", "replay"]
+__all__ = ["Replay", "Traffic", "at_once_of", "evict", "replay", "side_by_side"]
 
 _MOST_READS = 64  # as the engine has it, where a storage does not say
 _FIRST_READS = 4
@@ -119,9 +120,7 @@ class Replay:
             self._buffers.append(buffer)
 
         if self._places:
-            async with anyio.create_task_group() as group:
-                for _ in range(at_once):
-                    group.start_soon(some)
+            await side_by_side(at_once, some)
         return Traffic(reads, read_bytes, self._clock() - began, time.process_time() - cpu, at_once)
 
     async def climb(self, seconds: float, first: int, most: int) -> Traffic:
@@ -141,6 +140,16 @@ class Replay:
                 break
             best = more
         return best
+
+
+async def side_by_side(count: int, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Do work so many times at once; what goes wrong first comes out bare."""
+    try:
+        async with anyio.create_task_group() as group:
+            for _ in range(count):
+                group.start_soon(work)
+    except BaseExceptionGroup as failed:
+        raise first_of(failed) from None
 
 
 def replay(dataset: Dataset, ranges: Ranges, seconds: float) -> Traffic:

@@ -183,8 +183,12 @@ def _sweep_line(sweep: Sweep) -> str:
         f"{point.value}: {point.rate:,.0f}" for point in sorted(sweep.points, key=lambda point: point.value)
     )
     knee = sweep.knee
-    noise = "" if knee.is_clear else f" (rates waver by {knee.noise:.0%}: measure longer with --seconds)"
-    return f"{what}, samples/s: {points}; {knee.value} will do, within 5% of the best{noise}"
+    if knee.is_clear:
+        return f"{what}, samples/s: {points}; {knee.value} will do, within 5% of the best"
+    return (
+        f"{what}, samples/s: {points}; {knee.value} may do, but rates waver by {knee.noise:.0%}: measure "
+        "longer, with --seconds"
+    )
 
 
 def _as_json(found: Bench) -> dict[str, Any]:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Forecast", "Wanted", "forecast", "open_subject"]
 
+_CROWDED = 1.5  # times the CPU time that jobs took: beyond, what was measured is not this program's alone
 _COPY_BYTES = 4e9  # bytes a second at which decoded samples would come from memory
 
 Progress = Callable[[float], object]
@@ -139,18 +140,26 @@ def _measure_work(
     reads = "mmap" if workers and view.is_mapped(workers) and _has_sums(sample) else "file"
     with setup.loader(sample, reads=reads).sync() as batches:
         rate = timed(batches, seconds, progress=progress)
+        stats = batches.stats()
+    core_seconds = rate.cpu_seconds / max(rate.samples, 1)
     work = Work(
         workers,
         rate.samples_per_second,
-        rate.cpu_seconds / max(rate.samples, 1),
+        core_seconds,
         rate.batch_bytes / max(rate.samples, 1),
         rate.first_seconds,
         usable_cpus(),
         is_random=setup.transform is not None or any(map(_draws, setup.decode.values())),
     )
-    notes = [f"values of {', '.join(ragged)} differ in shape: no batch could be stacked, see --size"] * bool(
-        ragged
-    )
+    notes = []
+    if ragged:
+        notes.append(f"values of {', '.join(ragged)} differ in shape: no batch could be stacked, see --size")
+    wanted = (stats.work_seconds - stats.blocked_seconds) / max(stats.samples, 1)
+    if workers and core_seconds and wanted > _CROWDED * core_seconds:
+        notes.append(
+            f"other programs had the CPUs for much of the time: workers got {core_seconds / wanted:.0%} of "
+            "what they asked for, and decode more when they are alone"
+        )
     return work, tuple(notes)
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from conftest import TinySet
 
-from aioload import Dataset
+from aioload import Dataset, NotFoundError
+from aioload.benching.held import hold
 from aioload.benching.pattern import Ranges
 from aioload.benching.reading import Replay, at_once_of, replay
 from aioload.storage import LocalStorage, MemoryStorage
@@ -98,3 +99,16 @@ def test_storages_tell_how_many_at_once(tmp_path: Path) -> None:
     """A local disk has 4 at first and 32 at most, what says nothing as many as the engine takes."""
     assert at_once_of(LocalStorage(tmp_path)) == (4, 32)
     assert at_once_of(MemoryStorage({})) == (4, 64)
+
+
+def test_what_cannot_be_read_is_told_bare(tiny_set: TinySet) -> None:
+    """A fault of the storage comes out as itself, and not in a group."""
+    files = {path.name: path.read_bytes() for path in Path(tiny_set.path).iterdir()}
+    dataset = Dataset(MemoryStorage(files))
+    shard = dataset.index.shards[0]
+    del files[shard]
+
+    with pytest.raises(NotFoundError, match=shard):
+        replay(dataset, ranges(3), 0.01)
+    with pytest.raises(NotFoundError, match=shard), hold(dataset):
+        pass
