@@ -3,9 +3,10 @@
     python benchmarks/plan_accuracy.py
     python benchmarks/plan_accuracy.py --scale 0.1 --rounds 2 --only hdd,slow
 
-Photos, random crops of 224 (`--raw`: as they are stored, so that storage is what limits), batches of 64,
-block shuffle, as many workers as CPUs. For each case an estimate is made, then three epochs are run, of
-which the last counts, in rounds; the table has medians, and of the errors those of the rounds' own pairs.
+Photos, random crops of 224, batches of 64, block shuffle, as many workers as CPUs. `--raw` decodes nothing,
+so that storage limits; with `--wait 5` a transform waits in place of decoding, for a look on a machine that
+has other work. For each case an estimate is made, then three epochs are run, of which the last counts, in
+rounds; the table has medians, and of the errors those of the rounds' own pairs.
 
 - warm: the local disk, from the page cache: the later epochs of the estimate.
 - cold: the local disk, out of the page cache by `posix_fadvise`: storage measured, the first epoch.
@@ -134,6 +135,16 @@ def cases(places: _data.Places, small: _data.Places, url: str, seconds: float) -
     }
 
 
+def waiting(seconds: float) -> Callable[[Any], Any]:
+    """Return a transform that takes time and no CPU."""
+
+    def wait(sample: Any) -> Any:
+        time.sleep(seconds)
+        return {"label": sample["label"]}
+
+    return wait
+
+
 def epochs(dataset: aioload.Dataset, setup: Setup, count: int) -> Iterator[float]:
     """Yield how long each epoch takes, from the demand to its last batch."""
     with setup.loader(dataset).sync() as batches:
@@ -170,14 +181,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement of the plan")
     parser.add_argument("--raw", action="store_true", help="decode nothing")
+    parser.add_argument("--wait", type=float, help="milliseconds that a transform waits in place of decoding")
     parser.add_argument("--only", default="", help="names of cases, with commas")
     options = parser.parse_args()
 
     places = _data.photos(options.data, options.scale)
     small = _data.photos(options.data, options.scale / 5)
     image = aioload.decode.Image(size=224, crop="random_resized", flip=True)
-    decode = {"image": "raw" if options.raw else image}
-    setup = Setup(BATCH, len(os.sched_getaffinity(0)), decode=decode)
+    decode = {"image": "raw" if options.raw or options.wait else image}
+    wait = waiting(options.wait / 1000) if options.wait else None
+    setup = Setup(BATCH, len(os.sched_getaffinity(0)), decode=decode, transform=wait)
     with stage(places) as url:
         chosen = cases(places, small, url, options.seconds)
         chosen = {name: chosen[name] for name in (options.only.split(",") if options.only else chosen)}

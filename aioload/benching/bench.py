@@ -17,7 +17,7 @@ import numpy as np
 
 from ..machine import usable_cpus
 from .copying import copy_rate, find_device
-from .held import hold, is_mapped
+from .held import hold
 from .knee import Knee, Point, find_knee
 from .pattern import pattern_of, ranges_of
 from .reading import replay
@@ -213,7 +213,7 @@ def _contenders(
     yield _Contender("loader", f"all of it, {where}", partial(_loader_rate, dataset, setup))
     if wanted.stages:
         yield _Contender("read", "an epoch's reads, nothing behind them", partial(_read_rate, dataset, setup))
-        mapped = is_mapped(dataset, num_workers=workers)
+        mapped = workers and held.index.sums is not None  # else they are read into shared memory first
         what = f"{len(held):,} records from memory, {where}"
         reads: dict[str, Any] = {"reads": "mmap" if mapped else "file"}
         yield _Contender("decode", what, partial(_loader_rate, held, setup, **reads))

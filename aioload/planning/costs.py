@@ -71,7 +71,7 @@ class Work:
     is_random: bool = False
     """Whether a sample differs from epoch to epoch, so that it cannot be kept."""
     read_cpu: float = 0.0
-    """CPU seconds that a byte costs where it is read; 0 where that was not measured."""
+    """CPU seconds of a byte that is read beside the workers."""
 
 
 @dataclass(frozen=True, slots=True)

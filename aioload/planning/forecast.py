@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Forecast", "Wanted", "forecast", "open_subject"]
 
 _CROWDED = 1.5  # times the CPU time that jobs took: beyond, what was measured is not this program's alone
+_DISK_CPU, _NETWORK_CPU = 0.25e-9, 1e-9  # seconds a byte in reads of 256 KiB, see DESIGN.md
 _COPY_BYTES = 4e9  # bytes a second at which decoded samples would come from memory
 
 Progress = Callable[[float], object]
@@ -137,7 +138,8 @@ def _measure_work(
     if setup.num_workers != "auto":
         workers *= demand.gpus
     setup, ragged = fitted(replace(setup, num_workers=workers), sample)
-    reads = "mmap" if workers and view.is_mapped(workers) and _has_sums(sample) else "file"
+    # mapped where that can be: what reads cost comes from elsewhere, and the workers should not wait for any
+    reads = "mmap" if workers and _has_sums(sample) else "file"
     with setup.loader(sample, reads=reads).sync() as batches:
         rate = timed(batches, seconds, progress=progress)
         stats = batches.stats()
@@ -150,6 +152,7 @@ def _measure_work(
         rate.first_seconds,
         usable_cpus(),
         is_random=setup.transform is not None or any(map(_draws, setup.decode.values())),
+        read_cpu=_read_cpu(view, workers),
     )
     notes = []
     if ragged:
@@ -205,6 +208,13 @@ def _kept(epochs: Epochs, decoded: float) -> Epochs:
         for stage in epochs.later
     )
     return replace(epochs, later=later)
+
+
+def _read_cpu(view: View, workers: int) -> float:
+    """Return the usual CPU seconds of a byte that is read."""
+    if view.subject.is_network:
+        return _NETWORK_CPU
+    return 0.0 if view.is_mapped(workers) else _DISK_CPU
 
 
 def _draws(decoder: Any) -> bool:
