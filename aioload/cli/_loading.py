@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import re
-import sys
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -15,7 +12,7 @@ import typer
 from ..benching.setup import Setup
 from ..decode import Image
 from ..errors import AioloadError, ConfigError
-from ._console import parse_workers
+from ._console import parse_function, parse_workers
 
 __all__ = [
     "BatchSize",
@@ -29,7 +26,6 @@ __all__ = [
     "Shuffled",
     "With",
     "Workers",
-    "parse_function",
 ]
 
 
@@ -54,25 +50,6 @@ def parse_pixels(value: str) -> int | tuple[int, int]:
     if match is None or int(match[1]) < 1 or (match[2] is not None and int(match[2]) < 1):
         raise typer.BadParameter(f"{value!r} is no size: pixels such as 224, or rows and columns as 224x320")
     return int(match[1]) if match[2] is None else (int(match[1]), int(match[2]))
-
-
-def parse_function(value: str) -> Callable[..., Any]:
-    """Return the function that a text like mymodule:augment names, looked for where the command was given."""
-    module, mark, name = value.partition(":")
-    if not mark or not module or not name:
-        raise typer.BadParameter(f"{value!r} is no function; name it as module:function")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        found: Any = importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
-        raise typer.BadParameter(f"{value} cannot be imported: {error}") from error
-    if not callable(found):
-        raise typer.BadParameter(f"{value} is a {type(found).__name__} and not a function")
-    return found  # type: ignore[no-any-return]  # what calls it is the loader, which checks how
 
 
 BatchSize = Annotated[int, typer.Option(min=1, metavar="N", help="Samples in a batch, on each GPU.")]
