@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ._pipeline.plan import Plan
+from ._pipeline.zones import wanted_window
 from .batching import Budget, BudgetPart, costs_of
 from .errors import ConfigError
 from .order import Shuffle
@@ -119,6 +120,18 @@ class Course:
         """Mean size of a record."""
         table = self._dataset.table
         return table.data_bytes / max(sum(table.lines), 1)
+
+    def window_bytes(self, limit: int) -> int:
+        """Return the room for pieces that are read whole: those of all lanes of this rank, or none.
+
+        Args:
+            limit: of memory.
+        """
+        shuffle, table = self.shuffle, self._dataset.table
+        if shuffle.mode != "block" or not is_worth_sharing(self.readers, self.record_bytes):
+            return 0
+        lanes = len(table.lines) * shuffle.lanes * self.readers // self._batching.world_size
+        return wanted_window(lanes, shuffle.block_bytes + int(self.record_bytes), table.data_bytes, limit)
 
     def largest_batch(self) -> tuple[int, int]:
         """Return the most rows and the most bytes that a batch of this rank has, whatever the epoch.

@@ -22,7 +22,6 @@ from ._pipeline.exits import close_forgotten, end, remember
 from ._pipeline.house import Settings
 from ._pipeline.needs import Need, foresee
 from ._pipeline.sizes import MOST_PARTS
-from ._pipeline.zones import wanted_window
 from ._workers.context import warm_up
 from ._workers.jobs import Recipe
 from ._workers.pool import PoolOptions
@@ -54,7 +53,6 @@ from .options import (
     workers,
 )
 from .order import Shuffle
-from .part import is_worth_sharing
 from .policy import OnError, Skipped, choose
 from .ranks import find_rank
 from .remains import Remains
@@ -462,7 +460,7 @@ class Loader:
             decide=self._remains.decide,
             prefetch=self._prefetch,
             memory_limit=limit,
-            window_bytes=self._window_bytes(limit),
+            window_bytes=self._course.window_bytes(limit),
             output=self._output,
             extents=lambda: [extent for source in sources for extent in source.index.extents()],
             on_kept=warn_once(),
@@ -488,16 +486,6 @@ class Loader:
         shard = self.dataset.table.shards[found.shard]
         told = f"{error}; record {found.record} ({shard}) alone has {found.data_bytes} bytes"
         return ConfigError(told, **error.facts, record=found.record, shard=shard)
-
-    def _window_bytes(self, limit: int) -> int:
-        """Return the room for pieces that are read whole: those of all lanes of this rank, or none."""
-        course, table = self._course, self.dataset.table
-        if self.shuffle.mode != "block" or not is_worth_sharing(course.readers, course.record_bytes):
-            return 0
-        lanes = len(table.lines) * self.shuffle.lanes * course.readers // self.world_size
-        return wanted_window(
-            lanes, self.shuffle.block_bytes + int(course.record_bytes), table.data_bytes, limit
-        )
 
     def batches(self) -> BatchIterator:
         """Begin an epoch; an iteration that has not ended is taken over."""

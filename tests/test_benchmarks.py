@@ -273,3 +273,15 @@ def test_what_showing_costs_is_compared() -> None:
     assert status == 0
     rows = [line.split()[0::2][:2] for line in out.splitlines()[2:]]
     assert rows == [["8", "progress"], ["8", "metrics"], ["256", "progress"], ["256", "metrics"]]
+
+
+def test_estimates_are_held_against_epochs(data: Path) -> None:
+    """A case that is asked for has an estimate and a measured epoch in the table."""
+    options = ("--scale", 64 / 6000, "--rounds", 1, "--seconds", 0.1, "--raw", "--only", "hdd")
+
+    status, out = run("plan_accuracy.py", "--data", data, *options)
+
+    assert status == 0
+    [row] = [line.split("|")[1:-1] for line in out.splitlines() if line.startswith("| hdd ")]
+    assert float(row[2]) > 0
+    assert float(row[3]) > 0

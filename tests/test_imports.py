@@ -21,7 +21,8 @@ PACKAGE = Path(__file__).parent.parent / "aioload"
 # Top floor first; a name stands for the module and all below it. Imports on one floor may go sideways.
 FLOORS = (
     ("aioload", "aioload.__main__", "aioload._front"),
-    ("aioload.cli", "aioload.dropin"),
+    ("aioload.cli",),
+    ("aioload.benching", "aioload.dropin", "aioload.planning"),
     ("aioload.loader",),
     (
         "aioload.course",
@@ -79,6 +80,7 @@ TORCH_MODULES = {
     "aioload._device.simulated",
     "aioload._device.torch_device",
     "aioload._pipeline.deliver",
+    "aioload.benching.against",
     "aioload.cli.demo",
 }
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
@@ -28,6 +31,7 @@ __all__ = [
     "count",
     "one_or_all",
     "parse_fields",
+    "parse_function",
     "parse_size",
     "parse_storage_options",
     "parse_workers",
@@ -100,6 +104,27 @@ def parse_fields(given: list[str] | None) -> dict[str, str] | None:
             raise typer.BadParameter(f"the field {name!r} is given twice")
         fields[name] = kind
     return fields or None
+
+
+def parse_function(named: str) -> Callable[..., Any]:
+    """Return the function that a text like `mels:prepare` names."""
+    module_name, mark, path = named.partition(":")
+    if not mark or not module_name or not path:
+        raise typer.BadParameter(f"--with is MODULE:FUNCTION, such as mels:prepare, got {named!r}")
+    here = os.getcwd()  # noqa: PTH109 - a text, as other places on the path
+    if here not in sys.path:
+        sys.path.insert(0, here)  # processes that are started get it, too
+    try:
+        found: Any = import_module(module_name)
+    except ImportError as error:
+        raise typer.BadParameter(f"the module {module_name} cannot be imported: {error}") from error
+    for name in path.split("."):
+        if not hasattr(found, name):
+            raise typer.BadParameter(f"the module {module_name} has no {path}")
+        found = getattr(found, name)
+    if not callable(found):
+        raise typer.BadParameter(f"{named} is no function but {type(found).__qualname__}")
+    return found  # type: ignore[no-any-return]  # whatever the user's is
 
 
 def parse_workers(value: str | int) -> int | None:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Callable
-from importlib import import_module
 from typing import Annotated, Any
 
 import typer
@@ -20,6 +16,7 @@ from ._console import (
     StorageOptions,
     one_or_all,
     parse_fields,
+    parse_function,
     parse_size,
     parse_storage_options,
     parse_workers,
@@ -71,7 +68,7 @@ def map_(
         fields=parse_fields(field),
         storage_options=options if is_remote else None,
     )
-    called = _function(function)
+    called = parse_function(function)
     try:
         with progress_bar("mapping", len(dataset), quiet=quiet or as_json, counts_cost=True) as advance:
             report = map_records(
@@ -94,24 +91,3 @@ def map_(
         raise
 
     show_packed(report, f"mapped with {function}", destination, "record", as_json=as_json, quiet=quiet)
-
-
-def _function(named: str) -> Callable[..., Any]:
-    """Return the function that a text like `mels:prepare` names."""
-    module_name, mark, path = named.partition(":")
-    if not mark or not module_name or not path:
-        raise typer.BadParameter(f"--with is MODULE:FUNCTION, such as mels:prepare, got {named!r}")
-    here = os.getcwd()  # noqa: PTH109 - a text, as other places on the path
-    if here not in sys.path:
-        sys.path.insert(0, here)  # processes that are started get it, too
-    try:
-        found: Any = import_module(module_name)
-    except ImportError as error:
-        raise typer.BadParameter(f"the module {module_name} cannot be imported: {error}") from error
-    for name in path.split("."):
-        if not hasattr(found, name):
-            raise typer.BadParameter(f"the module {module_name} has no {path}")
-        found = getattr(found, name)
-    if not callable(found):
-        raise typer.BadParameter(f"{named} is no function but {type(found).__qualname__}")
-    return found  # type: ignore[no-any-return]  # whatever the user's is
