@@ -213,11 +213,14 @@ class RowWriter:
                 known.append(value if rule == "text" else bytes(value))
                 text += 1
             elif rule == "tensor":
-                fits = tuple(value.shape) == column.shape and _torch_name(value) == column.dtype
-                if not fits or not _is_dense(value):
+                if tuple(value.shape) != column.shape or _torch_name(value) != column.dtype:
                     return False
-                # numpy copies whatever lies odd, such as pictures with the channels moved, in one go
-                target[row] = value.numpy(force=True) if column.dtype in _NUMPYS else _raw(value)
+                raw = _lent(value) if column.dtype in _NUMPYS else None
+                if raw is None:
+                    if not _is_dense(value):
+                        return False
+                    raw = _raw(value).view(target.dtype).reshape(target.shape[1:])
+                target[row] = raw
             else:
                 try:
                     target[row] = value
@@ -589,7 +592,21 @@ def _is_dense(value: Any) -> bool:
 
 
 def _torch_name(value: Any) -> str:
-    return str(value.dtype).removeprefix("torch.")
+    return _dtype_name(value.dtype)
+
+
+@lru_cache(maxsize=64)
+def _dtype_name(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _lent(value: Any) -> NDArray[Any] | None:
+    """Return a tensor's own memory as an array, however it lies there; None where it is not that plain."""
+    try:
+        array: NDArray[Any] = value.numpy()
+    except (RuntimeError, TypeError):  # it has a gradient, is negated on reading, sparse or on a device
+        return None
+    return array
 
 
 def _raw(value: Any) -> NDArray[np.uint8]:
