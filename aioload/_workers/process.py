@@ -15,6 +15,7 @@ from multiprocessing import connection, parent_process
 
 import cloudpickle
 
+from ..cache.memory import MemoryStore
 from .arena import ArenaHandle
 from .clock import CpuClock
 from .failures import message_of, shortened
@@ -47,9 +48,9 @@ def start_worker(handle: ArenaHandle, mark: Span, recipe: bytes, stacks: StackFi
     try:
         stacks.listen()
         array = handle.attach().array
-        _process.worker = Worker(
-            array, cloudpickle.loads(recipe), mark=array[mark.start : mark.stop].view(MARK)
-        )
+        memory = None if handle.beside is None else MemoryStore(handle.beside)
+        own_mark = array[mark.start : mark.stop].view(MARK)
+        _process.worker = Worker(array, cloudpickle.loads(recipe), mark=own_mark, memory=memory)
         if (cv2 := sys.modules.get("cv2")) is not None:
             cv2.setNumThreads(1)  # likewise
         if (torch := sys.modules.get("torch")) is not None:
