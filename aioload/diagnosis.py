@@ -235,7 +235,9 @@ def _of_decode(loop: _Loop) -> tuple[str, str]:
 
 
 def _of_prepare(loop: _Loop) -> tuple[str, str]:
-    kept = "a larger cache" if loop.stats.sample_misses else "cache=, which keeps what prepare returns"
+    kept = "cache=, which keeps what prepare returns"
+    if loop.stats.sample_misses:
+        kept = "later epochs find it in the cache, or in a larger one"
     return _of_work(loop, "prepare", f"{kept}, or do it once with `aioload map`")
 
 

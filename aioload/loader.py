@@ -391,7 +391,8 @@ class Loader:
     def _report_cache(self, stats: LoaderStats) -> list[str]:
         if self._holding is not None:
             return describe(stats, [str(key) for key in self._holding.keys])
-        if not stats.prepared_samples:
+        draws = any(getattr(decoder, "draws", False) for decoder in self._decode.values())
+        if draws or not stats.prepared_samples:
             return []
         records = sum(len(source.index) for source in self.dataset.sources)
         return advise(stats, Rooms(records, affordable(read_memory(), byte_limit(self._memory_limit))))

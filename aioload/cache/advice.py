@@ -49,9 +49,9 @@ def advise(stats: LoaderStats, rooms: Rooms) -> list[str]:
     if total > rooms.memory:
         where = f'cache=Disk(path, "{_size(total * 1.02)}"), as memory has {_size(rooms.memory)} to spare'
     return [
-        f"cache: {what} take {share:.0%} of the workers' time, and always give the same; kept, all samples "
+        f"cache:   {what} take {share:.0%} of the workers' time, and always give the same; kept, all samples "
         f"take {_size(total)}",
-        f"       {where} could make the workers up to {gain:.1f} x as fast from the second epoch on",
+        f"         {where} could make the workers up to {gain:.1f} x as fast from the second epoch on",
     ]
 
 
@@ -67,13 +67,13 @@ def describe(stats: LoaderStats, names: list[str]) -> list[str]:
         return []
     saved = stats.saved_seconds - stats.sample_cache_seconds
     lines = [
-        f"cache: {stats.sample_hits / asked:.0%} of {asked:,} samples were found "
+        f"cache:   {stats.sample_hits / asked:.0%} of {asked:,} samples were found "
         f"({_size(stats.sample_cache_bytes)}), which saved {max(saved, 0.0):.1f} s of the workers' time; "
         f"{_size(stats.sample_stored)} kept anew",
     ]
     if stats.sample_errors:
-        lines.append(f"       {stats.sample_errors:,} were not what had been kept, and were made anew")
-    return [*lines, *(f"       kept as {name}" for name in names[:4])]
+        lines.append(f"         {stats.sample_errors:,} were not what had been kept, and were made anew")
+    return [*lines, *(f"         kept as {name}" for name in names[:4])]
 
 
 def _size(count: float) -> str:

@@ -73,6 +73,6 @@ def test_what_a_cache_did_is_told() -> None:
 
     lines = describe(found, ["abc (set 123)"])
 
-    assert lines[0].startswith("cache: 75% of 1,000 samples were found (3.0MiB), which saved 7.0 s")
+    assert lines[0].startswith("cache:   75% of 1,000 samples were found (3.0MiB), which saved 7.0 s")
     assert "2 were not what had been kept" in lines[1]
     assert lines[2].strip() == "kept as abc (set 123)"
