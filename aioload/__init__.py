@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from . import batching, collate, decode
+    from . import batching, cache, collate, decode
     from ._version import __version__
     from .compose import Concat, Mix
     from .dataset import Dataset
@@ -51,6 +51,7 @@ __all__ = [
     "Writer",
     "__version__",
     "batching",
+    "cache",
     "collate",
     "decode",
     "from_dataset",

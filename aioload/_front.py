@@ -27,6 +27,7 @@ HOMES = {
     "Writer": "shard.writer",
     "__version__": "_version",
     "batching": "",
+    "cache": "",
     "collate": "",
     "decode": "",
     "from_dataset": "dropin",

@@ -47,6 +47,10 @@ class Source(Protocol):
     def traffic(self) -> dict[str, int]:
         """Return what went over the network so far: counts of `LoaderStats`, by name."""
 
+    @property
+    def content(self) -> str | None:
+        """A name for the content that no other content has; None where nothing tells it from another."""
+
     def __getitem__(self, record: int) -> dict[str, Any]:
         """Read and decode one record."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import operator
 import os
 import pickle
@@ -33,7 +34,7 @@ from .shard.example import ENCODINGS
 from .shard.format import RecordFormat, check_sum
 from .shard.kinds import check_fields
 from .storage import Storage, close, read
-from .table import IndexTable
+from .table import IndexTable, name_content
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -181,6 +182,25 @@ class Dataset(RecordSet):
     def index(self) -> Index:
         """Where each record lies."""
         return self.contents.index
+
+    @property
+    def content(self) -> str | None:
+        """A name for the content that no other content has; None where nothing tells it from another.
+
+        A set of aioload's own has it from the sums of its records, wherever it lies. What is known of shards
+        of others says little of what is in them, so where they lie and which versions they are is in it, too.
+        """
+        contents, index = self.contents, self.index
+        if not index.is_foreign and index.sums is not None:
+            return index.fingerprint()
+        place = self._home.identity
+        if place is None:
+            return None
+        sums = (
+            None if index.sums is None else hashlib.blake2b(index.sums.tobytes(), digest_size=16).hexdigest()
+        )
+        versions = sorted(contents.versions.items())
+        return name_content("foreign", index.fingerprint(), place, versions, sums, sorted(index.shards))
 
     @property
     def sources(self) -> tuple[Dataset, ...]:

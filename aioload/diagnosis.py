@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Diagnosis", "Stage", "diagnose", "size"]
 
-Stage = Literal["storage", "decode", "transform", "collate", "order", "memory", "copy", "model"]
+Stage = Literal["storage", "decode", "prepare", "transform", "collate", "order", "memory", "copy", "model"]
 
 _LIMITING = 0.05  # share of the loop's time from which waiting is worth a look
 _FULL = 0.75  # of the workers busy: then there are too few of them, or they have too much to do
@@ -146,7 +146,7 @@ class _Loop:
     def _in_workers(self) -> Stage:
         """Return the stage that limits where workers are busy."""
         stage = max(self.parts, key=self.parts.__getitem__)
-        if stage in ("decode", "transform") and not self.inline and self.uneven >= _MOST:
+        if stage in ("decode", "prepare", "transform") and not self.inline and self.uneven >= _MOST:
             return "order"
         return stage
 
@@ -172,9 +172,11 @@ def _parts(stats: LoaderStats) -> dict[Stage, float]:
     """Return what workers spent their time on, by stage."""
     # sums are compared where a record is first touched: that is where a mapped file is waited for
     touched = stats.check_seconds if stats.mapped else 0.0
-    known = stats.decode_seconds + stats.transform_seconds + stats.collate_seconds
+    known = stats.decode_seconds + stats.sample_cache_seconds + stats.prepare_seconds
+    known += stats.transform_seconds + stats.collate_seconds
     return {
-        "decode": max(stats.decode_seconds - touched, 0.0),
+        "decode": max(stats.decode_seconds - touched, 0.0) + stats.sample_cache_seconds,
+        "prepare": stats.prepare_seconds,
         "transform": stats.transform_seconds,
         "collate": stats.collate_seconds + max(stats.work_seconds - known, 0.0),  # writing rows is, too
         "storage": touched,
@@ -232,8 +234,17 @@ def _of_decode(loop: _Loop) -> tuple[str, str]:
     )
 
 
+def _of_prepare(loop: _Loop) -> tuple[str, str]:
+    kept = "cache=, which keeps what prepare returns"
+    if loop.stats.sample_misses:
+        kept = "later epochs find it in the cache, or in a larger one"
+    return _of_work(loop, "prepare", f"{kept}, or do it once with `aioload map`")
+
+
 def _of_transform(loop: _Loop) -> tuple[str, str]:
-    return _of_work(loop, "transform", "do what is not random once, before packing, and keep the result")
+    return _of_work(
+        loop, "transform", "do what is not random once: in prepare=, with cache=, or before packing"
+    )
 
 
 def _of_collate(loop: _Loop) -> tuple[str, str]:
@@ -278,6 +289,7 @@ _TOLD = {
     "model": _of_model,
     "storage": _of_storage,
     "decode": _of_decode,
+    "prepare": _of_prepare,
     "transform": _of_transform,
     "collate": _of_collate,
     "memory": _of_memory,

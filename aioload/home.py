@@ -133,7 +133,7 @@ class Home:
             names = self._place.names
             if names is None:
                 names = () if document is not None else await list_shards(storage, self.shown)
-            foreign = Foreign(names, self.shown, self._identity(), self._folder(), document)
+            foreign = Foreign(names, self.shown, self.identity, self._folder(), document)
             contents = await open_foreign(foreign, storage, self._unpacked, opening)
             if wids is not None:
                 wids.compare(contents.index)
@@ -227,8 +227,9 @@ class Home:
         """Return the folder on this machine, if it is one."""
         return None if self.remote or self._storage is not None else Path(self._place.root).absolute()
 
-    def _identity(self) -> str | None:
-        """Return what tells this place from all others, also in other processes; None: nothing does."""
+    @property
+    def identity(self) -> str | None:
+        """What tells this place from all others, also in other processes; None: nothing does."""
         folder = self._folder()
         if folder is not None:
             return str(folder)
@@ -253,7 +254,7 @@ class Home:
     def _unpacked(self, storage: Storage, packed: Mapping[str, Packed]) -> Unpacked:
         """Return a storage around one that holds shards which are compressed as a whole."""
         folder = self.remote.folder if self.remote is not None else None
-        root = self._identity() or self._token  # what cannot be told apart is not found again
+        root = self.identity or self._token  # what cannot be told apart is not found again
         key = self.remote.key if self.remote is not None else partial(_join, root)
         limit = self.remote.cache_bytes if self.remote is not None else None
         return Unpacked(storage, folder or default_cache_folder(), packed.get, key, limit_bytes=limit)

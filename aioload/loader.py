@@ -28,6 +28,12 @@ from ._workers.pool import PoolOptions
 from .accounts import Accounts
 from .batching import Budget
 from .blocking import Stop
+from .cache.advice import Rooms, advise, describe
+from .cache.guard import affordable
+from .cache.guard import read as read_memory
+from .cache.keys import check_certain, key_of
+from .cache.shelf import Holding
+from .cache.tiers import Disk, Memory
 from .collection import Collection
 from .compose import Mix
 from .course import Batching, Course
@@ -35,12 +41,14 @@ from .dataset import Dataset
 from .errors import ClosedError, ConfigError
 from .iterate import BatchIterator, LateIterator, in_thread
 from .live import progress as show_progress
-from .machine import parse_bytes
+from .machine import local_world_size, parse_bytes
 from .options import (
     Collate,
     Decode,
+    Prepare,
     Transform,
     byte_limit,
+    cache_tiers,
     check_functions,
     count,
     decoders,
@@ -82,9 +90,16 @@ class Loader:
         dataset: a `Dataset` or its path, a selection of one, a `Concat` or a `Mix`.
         batch_size: samples in a batch, on each rank; or a `batching.Budget`, for batches of variable length.
         decode: decoders by field, in place of the default ones; `"raw"` gives the stored bytes.
+        prepare: `prepare(sample)` returns a dict that depends on the record alone; runs in the workers on
+            each decoded sample, a dict with a value for each field and `"__key__"`, before `transform` does.
+            What is expensive and not random belongs here, since `cache` may keep it.
         transform: `transform(sample)` or, with a parameter of that name, `transform(sample, rng)`: runs in
-            the workers on each decoded sample, a dict with a value for each field and `"__key__"`. `rng` is a
+            the workers on each decoded (and prepared) sample, a dict with `"__key__"`. `rng` is a
             `numpy.random.Generator` that depends on seed, epoch and record alone.
+        cache: where samples are kept as they are before `transform`, to be made once and not in each epoch:
+            `aioload.cache.Memory("4GiB")`, `aioload.cache.Disk(path, "200GiB")`, or both as a tuple, memory
+            first. They are kept under a name made of the set, the decoders and the code of `prepare`; what is
+            full keeps what it has.
         collate: makes a batch of a list of samples; by default they are stacked by the rules of torch's
             `default_collate`. Runs in the workers.
         shuffle: False keeps the records as they lie; True, or "block", mixes them and reads storage in large
@@ -145,7 +160,9 @@ class Loader:
         *,
         batch_size: int | Budget,
         decode: Decode | None = None,
+        prepare: Prepare | None = None,
         transform: Transform | None = None,
+        cache: Memory | Disk | tuple[Memory, Disk] | None = None,
         collate: Collate | None = None,
         shuffle: bool | Literal["block", "full"] = False,
         seed: int = 0,
@@ -183,6 +200,14 @@ class Loader:
         self._prefetch = None if prefetch == "auto" else count("prefetch", prefetch, least=1)
         self._memory_limit = memory_limit
         self._decode = decoders(decode)
+        self._prepare = prepare
+        self._cache = cache_tiers(cache, self._decode)
+        self._holding: Holding | None = None
+        if self.dataset.items is not None and (prepare is not None or cache is not None):
+            raise ConfigError(
+                "prepare and cache go with records that are read and decoded; a dataset with __getitem__ "
+                "does all of it by itself: pack it, or leave them out"
+            )
         self._transform = transform
         self._collate = collate
         self._seed_globals = seed_globals
@@ -191,7 +216,7 @@ class Loader:
         self._reads = reads
         if memory_limit != "auto":
             parse_bytes(memory_limit, name="memory_limit")
-        check_functions(transform, collate, self._decode, travel=self.num_workers > 0)
+        check_functions(prepare, transform, collate, self._decode, travel=self.num_workers > 0)
         self._convert = Convert(channels_last=channels_last, dtype=dtype, mean=mean, std=std)
         self._output = output_of(output, device, converts=self._convert.active)
         self._device = choose_device(device)
@@ -360,7 +385,17 @@ class Loader:
 
     def report(self) -> str:
         """Return where the time went, as text."""
-        return render(self.stats(), self.counters.reasons)
+        stats = self.stats()
+        return "\n".join([render(stats, self.counters.reasons), *self._report_cache(stats)])
+
+    def _report_cache(self, stats: LoaderStats) -> list[str]:
+        if self._holding is not None:
+            return describe(stats, [str(key) for key in self._holding.keys])
+        draws = any(getattr(decoder, "draws", False) for decoder in self._decode.values())
+        if draws or not stats.prepared_samples:
+            return []
+        records = sum(len(source.index) for source in self.dataset.sources)
+        return advise(stats, Rooms(records, affordable(read_memory(), byte_limit(self._memory_limit))))
 
     def paused(self) -> None:
         """Note that the iteration that is under way has ended."""
@@ -368,6 +403,8 @@ class Loader:
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"epoch={self.epoch} workers={self.num_workers}"
+        if self._holding is not None:
+            state += f" cache={'+'.join(key.digest[:8] for key in self._holding.keys)}"
         return f"<Loader {self.dataset.source!r} batch_size={self.batch_size} {state}>"
 
     # inside
@@ -403,10 +440,27 @@ class Loader:
             self._seed_globals,
             checked=tuple(source.index.sums is not None for source in self.dataset.sources),
             seeded=self._transform is not None
+            or self._prepare is not None
             or self.dataset.items is not None
             or any(map(is_users, self._decode.values())),
             items=self.dataset.items,
+            prepare=self._prepare,
         )
+
+    def _kept(self, recipe: Recipe, limit: int) -> Holding | None:
+        """Return what is kept of samples, and under which names."""
+        if self._cache is None:
+            return None
+        sources, version = self.dataset.sources, self._cache.version
+        several = len(sources) > 1 and self._prepare is not None  # which then knows the number of the set
+        keys = tuple(
+            key_of(source.content, number if several else None, recipe.decoders, self._prepare, version)
+            for number, source in enumerate(sources)
+        )
+        if self._cache.disk is not None:
+            check_certain(keys)
+        records = tuple(len(source.index) for source in sources)
+        return Holding(self._cache, keys, records, local_world_size(), limit)
 
     def _start(self) -> Engine:
         """Return the engine; the first time, make it."""
@@ -443,6 +497,7 @@ class Loader:
         labels, recipe = table.shards, self._recipe()
         if self.rank == 0:
             warn_of_lanes(self.shuffle, self.world_size, table.data_bytes)
+        self._holding = self._kept(recipe, limit)
         growth = foresee(recipe, self.num_workers, MOST_PARTS)
         if len(sources) > 1:
             pairs = zip(table.shards, table.shard_sources, strict=True)
@@ -468,6 +523,7 @@ class Loader:
             convert=self._convert,
             need=self._need(growth, limit),
             growth=growth,
+            holding=self._holding,
         )
 
     def _need(self, growth: Growth | None, limit: int) -> Need:

@@ -10,7 +10,8 @@ from typing import Any, Literal
 import cloudpickle
 
 from ._pipeline.deliver import OUTPUTS, Output
-from ._workers.task import wants_rng
+from ._workers.task import refuse_rng, wants_rng
+from .cache.tiers import Tiers
 from .decode import for_kind
 from .errors import ConfigError
 from .machine import available_memory, local_world_size, parse_bytes, usable_cpus
@@ -20,8 +21,10 @@ from .part import readers_of_piece
 __all__ = [
     "Collate",
     "Decode",
+    "Prepare",
     "Transform",
     "byte_limit",
+    "cache_tiers",
     "check_functions",
     "count",
     "decoders",
@@ -42,6 +45,7 @@ _NOT_SMALL = 1 << 30  # bytes of a set
 _WORKERS_PER_CPU = 4  # at most, where workers mostly wait
 
 Transform = Callable[..., Any]
+Prepare = Callable[[dict[str, Any]], dict[str, Any]]
 Collate = Callable[[list[Any]], Any]
 Decode = Mapping[str, "Callable[[memoryview], Any] | Literal['raw']"]
 
@@ -117,22 +121,30 @@ def packages(decode: Mapping[str, Any]) -> list[str]:
 
 
 def check_functions(
-    transform: Transform | None, collate: Collate | None, decode: Mapping[str, Any], *, travel: bool
+    prepare: Prepare | None,
+    transform: Transform | None,
+    collate: Collate | None,
+    decode: Mapping[str, Any],
+    *,
+    travel: bool,
 ) -> None:
     """Refuse functions that workers could not get or call.
 
     Args:
-        transform: of the loader.
+        prepare: of the loader.
+        transform: likewise.
         collate: of the loader.
         decode: the decoders that the user gave.
         travel: whether there are worker processes that they must reach.
     """
-    for name, function in (("transform", transform), ("collate", collate)):
+    functions: dict[str, Any] = {"prepare": prepare, "transform": transform, "collate": collate}
+    for name, function in functions.items():
         if function is not None and not callable(function):
             raise ConfigError(f"{name} must be a function or another callable, got {function!r}")
+    if prepare is not None:
+        refuse_rng(prepare)
     if transform is not None:
         wants_rng(transform)
-    functions = {"transform": transform, "collate": collate}
     functions |= {f"decode[{field!r}]": decoder for field, decoder in decode.items()}
     for name, function in functions.items() if travel else ():
         try:
@@ -144,6 +156,23 @@ def check_functions(
                 "num_workers=0",
                 cause=repr(error),
             ) from error
+
+
+def cache_tiers(cache: Any, decode: Mapping[str, Any]) -> Tiers | None:
+    """Return where samples are kept; refuse to keep what is random.
+
+    Args:
+        cache: of the loader.
+        decode: the decoders that the user gave.
+    """
+    tiers = Tiers.of(cache)
+    drawing = [field for field, decoder in decode.items() if getattr(decoder, "draws", False)]
+    if tiers is not None and drawing:
+        raise ConfigError(
+            f"decode[{drawing[0]!r}] draws random numbers for each value, so what it gives must not be kept; "
+            "draw them in transform, from its rng, or leave cache out"
+        )
+    return tiers
 
 
 def byte_limit(limit: int | str) -> int:

@@ -45,7 +45,8 @@ def render(stats: LoaderStats, reasons: Mapping[str, str] = MappingProxyType({})
 def _work(stats: LoaderStats) -> list[str]:
     """Say what reading and working took."""
     each = 1000 / stats.samples if stats.samples else 0.0
-    names = ("decode", "transform", "collate")
+    prepares = ("prepare",) if stats.prepare_seconds else ()
+    names = ("decode", *prepares, "transform", "collate")
     took = ", ".join(f"{name} {each * getattr(stats, f'{name}_seconds'):.3f} s" for name in names)
     where = f"{stats.num_workers} workers" if stats.num_workers else "the training thread"
     lines = [f"work:    {took} per 1,000 samples, in {where}"]

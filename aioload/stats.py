@@ -43,6 +43,8 @@ class LoaderStats:
     """Workers' time in checking and decoding."""
     check_seconds: float = 0.0
     """Of it, time in which they compared sums. Where files are mapped they wait for the disk here."""
+    prepare_seconds: float = 0.0
+    """Workers' time in the user's `prepare`."""
     transform_seconds: float = 0.0
     """Workers' time in the user's transform."""
     collate_seconds: float = 0.0
@@ -127,6 +129,26 @@ class LoaderStats:
     """Bytes that were written to it."""
     cache_errors: int = 0
     """Cached ranges that were damaged and fetched again, and writes to the cache that failed."""
+    prepared_samples: int = 0
+    """Samples that were decoded (and prepared), rather than found in `cache`."""
+    measured_samples: int = 0
+    """Of these, those whose size was looked at."""
+    prepared_bytes: int = 0
+    """Bytes that these take when they are kept."""
+    sample_hits: int = 0
+    """Samples that were found in `cache`, those of batches still on their way included."""
+    sample_misses: int = 0
+    """Samples that had to be made, where there is a `cache`."""
+    sample_cache_bytes: int = 0
+    """Bytes of what was found."""
+    sample_cache_seconds: float = 0.0
+    """Workers' time in bringing it back."""
+    sample_stored: int = 0
+    """Bytes that were kept anew."""
+    sample_errors: int = 0
+    """Samples that were not what had been kept, and were made anew."""
+    saved_seconds: float = 0.0
+    """Workers' time that making what was found had taken."""
     device_batches: int = 0
     """Batches that were copied to a device."""
     device_bytes: int = 0
@@ -196,6 +218,7 @@ class Counters:
 
     def __init__(self) -> None:
         self._values: dict[str, float] = {one.name: 0 for one in fields(LoaderStats) if one.name != "start"}
+        self.warned: set[str] = set()  # what the user was told once
         self.reasons: dict[str, str] = {}  # why a setting is what it is, by the name of its counter
         self.trace: Teller | None = None  # told of what happens, while somebody wants to know
         self._left_at: float | None = None

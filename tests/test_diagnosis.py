@@ -27,6 +27,7 @@ def counted(**counts: Any) -> LoaderStats:
 CASES = {
     "the loop hardly waits": ("model", {**BUSY, "wait_seconds": 0.2, "consumer_seconds": 9.8}),
     "busy, decoding": ("decode", {**BUSY, "decode_seconds": 15.0, "check_seconds": 0.1}),
+    "busy, preparing": ("prepare", {**BUSY, "decode_seconds": 5.0, "prepare_seconds": 11.0}),
     "busy, transforming": ("transform", {**BUSY, "decode_seconds": 5.0, "transform_seconds": 11.0}),
     "busy, collating": ("collate", {**BUSY, "decode_seconds": 5.0, "collate_seconds": 11.0}),
     "busy, writing rows": ("collate", {**BUSY, "decode_seconds": 3.0}),

@@ -46,6 +46,8 @@ FLOORS = (
         "aioload.accounts",
         "aioload.ahead",
         "aioload.blocking",
+        "aioload.bytelocks",
+        "aioload.cache",
         "aioload.cgroup",
         "aioload.deal",
         "aioload.diagnosis",

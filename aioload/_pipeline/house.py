@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -15,9 +16,14 @@ from .._workers.arena import Arena, ArenaHandle
 from .._workers.jobs import MARK
 from .._workers.layout import align, foreseen
 from .._workers.pool import PoolOptions, WorkerPool
+from .._workers.task import Worker
+from ..cache.guard import Guard
+from ..cache.guard import read as read_memory
+from ..cache.shelf import Holding, Shelf
 from ..machine import usable_cpus
-from ..storage import close
+from ..storage import LocalStorage, close
 from ..storage.threads import DaemonExecutor
+from .caching import Caching
 from .careful import Suspects
 from .deliver import Output
 from .fetch import Reader
@@ -48,6 +54,9 @@ __all__ = ["MAX_READ_BYTES", "Adopt", "House", "Settings"]
 Adopt = Callable[["NDArray[Any]", Callable[[int, int], None]], None]
 """Takes memory, and what makes its pages present."""
 
+# in the user's thread: what signal handlers raise to end the program is not the transform's
+CAUGHT = (Exception, GeneratorExit, asyncio.CancelledError)
+
 _MOST_READS = 64  # at once, where a storage does not say
 MAX_READ_BYTES = 4 << 20  # a thread hop costs nothing that can be measured at this size
 
@@ -76,6 +85,7 @@ class Settings:
     need: Need = UNKNOWN  # of any batch, as far as it is known
     growth: Growth | None = None  # what becomes of records, if that is known
     extents: Callable[[], Sequence[tuple[int, int]]] = tuple  # where records begin and end in each shard
+    holding: Holding | None = None  # what is kept of samples
 
 
 class House:
@@ -127,6 +137,8 @@ class House:
             on_read=self.tuner.look,
         )
         self.suspects = Suspects()
+        self.caching: Caching | None = None
+        self.worker: Worker | None = None  # does jobs in the user's thread
         self.pool: WorkerPool | None = None
         self.handover: Handover[Any] | None = None  # where the user takes
         self._active: dict[Order, Callable[[], bool]] = {}
@@ -191,8 +203,13 @@ class House:
         if settings.need.known:
             memory.settle()
         house = cls(settings, counters, memory, storages, mapped)
+        shelf = house._open_shelf(stack)
+        if not settings.workers.num_workers:
+            kept = None if shelf is None else shelf.memory
+            house.worker = Worker(arena.array, house._recipe(), memory=kept, caught=CAUGHT)
+            stack.callback(house.worker.close)
         if settings.workers.num_workers:
-            house.pool = house.tuner.pool = house.watch.pool = house._open_pool(stack)
+            house.pool = house.tuner.pool = house.watch.pool = house._open_pool(stack, shelf)
             house.pool.on_change = house.watch.look
             stack.push_async_callback(house.end_workers)
             group.start_soon(house.pool.serve)
@@ -271,7 +288,27 @@ class House:
         number, first = min(self._active)
         return number, first if self._active[number, first]() else first - 1
 
-    def _open_pool(self, stack: contextlib.AsyncExitStack) -> WorkerPool:
+    def _open_shelf(self, stack: contextlib.AsyncExitStack) -> Shelf | None:
+        """Open what samples are kept in; None where none are."""
+        settings = self.settings
+        if settings.holding is None:
+            return None
+        shelf = Shelf(settings.holding, read_memory())
+        stack.callback(shelf.close)
+        storage = None if shelf.folder is None else LocalStorage(shelf.folder)
+        if storage is not None:
+            stack.push_async_callback(_close, [storage])
+        guard = Guard()
+        self.caching = Caching(shelf, self.counters, self.tuner, guard, storage)
+        return shelf
+
+    def _recipe(self) -> Recipe:
+        """Return the recipe as workers need it."""
+        paths = () if self.mapped is None else self.mapped.paths
+        stock = None if self.caching is None else self.caching.plan
+        return replace(self.settings.recipe, paths=paths, stock=stock)
+
+    def _open_pool(self, stack: contextlib.AsyncExitStack, shelf: Shelf | None) -> WorkerPool:
         options = self.settings.workers
         most = options.most_workers or options.num_workers
         # a worker may wait for its start while two before it end, and ending takes two threads
@@ -279,9 +316,9 @@ class House:
         stack.callback(threads.shutdown, wait=False)
         # all at once: later they would lie in the middle of what is free
         marks = [self.memory.reserve(MARK.itemsize) for _ in range(most)]
-        paths = () if self.mapped is None else self.mapped.paths
-        recipe = cloudpickle.dumps(replace(self.settings.recipe, paths=paths))
-        handle = ArenaHandle(self.memory.arena)
+        recipe = cloudpickle.dumps(self._recipe())
+        kept = None if shelf is None else shelf.memory
+        handle = ArenaHandle(self.memory.arena, None if kept is None else kept.fd)
         restarted = partial(self.counters.add, restarts=1)
         return WorkerPool(options, handle, marks, recipe, threads, restarted, self._started)
 

@@ -149,7 +149,7 @@ class Mapped:
         for piece in run.pieces:
             if piece.first_position >= run.first_position:  # else it was told before
                 wanted.setdefault(piece.shard, []).append((piece.start, piece.stop))
-        alone = np.flatnonzero(run.piece < 0)
+        alone = run.alone
         shard, start = run.table["shard"][alone].astype(np.int64), run.offsets[alone]
         for members in stretches(shard, start, start + run.sizes[alone], _GAP_BYTES)[:_MOST_TOLD]:
             first, last = members[0], members[-1]  # in the order of the file

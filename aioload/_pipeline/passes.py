@@ -22,6 +22,7 @@ import numpy as np
 
 from .._workers.files import Unmapped
 from .._workers.layout import align
+from ..cache.stock import Lost
 from ..errors import AioloadError
 from ..reason import first_of
 from .decode import Decoder
@@ -101,6 +102,7 @@ class Pass:
             suspects=house.suspects,
             decide=house.settings.decide,
             mapped=house.mapped,
+            caching=house.caching,
         )
 
     def cancel(self) -> None:
@@ -128,10 +130,14 @@ class Pass:
         Args:
             on_produced: called when the last run has been admitted, so that the next epoch's may follow.
         """
+        caching = self._house.caching
         with self._scope:
             try:
+                if caching is not None:
+                    caching.begin()
                 async with anyio.create_task_group() as group:
-                    window = Window(self._house.memory, self._house.reader.read_into, group)
+                    wanted = None if caching is None else partial(caching.is_wanted, self.plan)
+                    window = Window(self._house.memory, self._house.reader.read_into, group, wanted)
                     try:
                         await self._produce(window, group)
                     finally:
@@ -152,7 +158,7 @@ class Pass:
             if trace is not None:
                 trace.held(began, "is far enough ahead")
             began = time.perf_counter()
-            run = self._planned(step, stop, (self._number, number))
+            run = self._marked(self._planned(step, stop, (self._number, number)))
             self._house.counters.add(plan_seconds=time.perf_counter() - began)
             stop = run.steps.stop
             if trace is not None:
@@ -174,7 +180,10 @@ class Pass:
                 group.start_soon(mapped.look)
             if mapped is not None and mapped.cold and run.table["mapped"][:1].any():
                 group.start_soon(mapped.advise, run)
-            self._house.counters.add(record_bytes=int(run.sizes.sum()))
+            self._count(run)
+            caching = self._house.caching
+            if caching is not None and caching.is_cold(run):
+                group.start_soon(caching.advise, run)
             group.start_soon(self._walk, run, brought)
             step, number = stop, number + 1
             # planning takes milliseconds: the reads of this run should be on their way meanwhile
@@ -189,6 +198,18 @@ class Pass:
             if stop == step + 1 or self._needs(run) <= self._house.memory.per_run:
                 return run
             stop = (step + stop + 1) // 2
+
+    def _marked(self, run: Run, *, found_before: bool = False) -> Run:
+        """Return a run that knows what is kept of its records."""
+        caching = self._house.caching
+        return run if caching is None else caching.mark(run, found_before=found_before)
+
+    def _count(self, run: Run) -> None:
+        """Count what a run brings."""
+        sizes = run.sizes if run.kept is None else run.sizes[~run.kept.rows]
+        self._house.counters.add(record_bytes=int(sizes.sum()))
+        if self._house.caching is not None:
+            self._house.caching.count(run)
 
     def _needs(self, run: Run) -> int:
         """Return what a run needs on its way, as far as that is known: its batches are made one by one."""
@@ -217,6 +238,8 @@ class Pass:
         if self._house.settings.recipe.items is not None:
             return True
         mapped = self._house.mapped
+        if run.kept is not None and run.kept.rows.all():
+            return False  # nothing is read
         if mapped is None or not mapped.serve(run):
             return False
         self._house.counters.set(mapped=True)
@@ -232,6 +255,8 @@ class Pass:
         self, run: Run, rows: NDArray[np.int64], chunks: Sequence[Chunk] = (), *, alone: bool = False
     ) -> _Brought:
         """Take memory for these rows of a run, and write where they will lie into its table."""
+        if run.kept is not None:
+            rows = rows[~run.kept.rows[rows]]
         gap = 0 if alone else _MAX_GAP_BYTES
         reads, raw_bytes = merge(run, rows, max_gap_bytes=gap, max_read_bytes=MAX_READ_BYTES)
         size = align(raw_bytes) + run.table.nbytes
@@ -280,7 +305,7 @@ class Pass:
         except Exception as error:
             if isinstance(first_of(error), Unmapped):
                 self._refuse_to_map(run)
-            elif not isinstance(first_of(error), TooSmall):
+            elif not isinstance(first_of(error), TooSmall | Lost):
                 raise
             return False
         return True
@@ -290,20 +315,26 @@ class Pass:
 
         It waits until it gets that: no other way is left.
         """
-        await self._house.memory.until_gone(order)
-        run = plan_run(self.plan, step, step + 1, order=order, with_pieces=False)
-        if self._map(run):
+        found_before = False
+        while True:
+            await self._house.memory.until_gone(order)
+            run = plan_run(self.plan, step, step + 1, order=order, with_pieces=False)
+            run = self._marked(run, found_before=found_before)
             try:
-                await self._make(run, await self._bring_table(run, alone=True), put, {step}, alone=True)
+                if self._map(run):
+                    brought = await self._bring_table(run, alone=True)
+                else:
+                    brought = await self._place(run, np.arange(len(run.table)), alone=True)
+                await self._make(run, brought, put, {step}, alone=True)
             except Exception as error:
-                if not isinstance(first_of(error), Unmapped):
+                if isinstance(first_of(error), Unmapped):
+                    self._refuse_to_map(run)
+                elif isinstance(first_of(error), Lost):
+                    found_before = True
+                else:
                     raise
             else:
                 return
-            self._refuse_to_map(run)
-            await self._house.memory.until_gone(order)
-        brought = await self._place(run, np.arange(len(run.table)), alone=True)
-        await self._make(run, brought, put, {step}, alone=True)
 
     def _refuse_to_map(self, run: Run) -> None:
         """Have the shards of a run read from now on."""
@@ -321,6 +352,8 @@ class Pass:
             if brought.reads or chunks:
                 failures = await Fetcher(run, self._house.reader, memory).fetch(brought.reads, raw, chunks)
             self._house.note_brought(run.order)
+            if self._house.caching is not None:
+                self._house.caching.write(run)
             table = raw.span.start + brought.table
             memory.arena.array[table : table + run.table.nbytes] = run.table.view(np.uint8)
             leases = [raw, *(chunk.lease for chunk in chunks)]

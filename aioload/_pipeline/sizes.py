@@ -93,7 +93,8 @@ class Sizes:
         longest = answer.longest_seconds - answer.queued_seconds
         if longest < _LONG_SECONDS:
             return 0.0
-        others = answer.decode_seconds + answer.transform_seconds - answer.longest_seconds
+        others = answer.decode_seconds + answer.prepare_seconds + answer.transform_seconds
+        others -= answer.longest_seconds
         usual = self._record_seconds or 0.0
         if records > 1:
             usual = min(usual or math.inf, max(others, 0.0) / (records - 1))

@@ -7,7 +7,6 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from .._workers.task import Worker
 from .deliver import Delivery
 from .inline import InlineRunner
 from .passes import Item, Pass
@@ -21,9 +20,6 @@ if TYPE_CHECKING:
     from .reorder import Handover
 
 __all__ = ["Announce", "Turns"]
-
-# in the user's thread: what signal handlers raise to end the program is not the transform's
-_CAUGHT = (Exception, GeneratorExit, asyncio.CancelledError)
 
 Announce = Callable[["Plan", int], "Handover[Item] | None"]
 """Makes the hand-over of a pass that begins ahead; None if the user has gone elsewhere since."""
@@ -131,6 +127,6 @@ class Turns:
         """Return who decodes: the pool, or the user's thread where it waits for this pass."""
         if self._house.pool is not None:
             return self._house.pool
+        assert self._house.worker is not None
         recipe = self._house.settings.recipe
-        worker = Worker(self._house.memory.arena.array, recipe, caught=_CAUGHT)
-        return InlineRunner(worker, handover, seeded=recipe.seeded and recipe.seed_globals)
+        return InlineRunner(self._house.worker, handover, seeded=recipe.seeded and recipe.seed_globals)

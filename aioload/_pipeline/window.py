@@ -50,12 +50,20 @@ class Window:
         memory: whose window zone they lie in.
         read_into: brings bytes.
         group: where reads run.
+        is_wanted: tells of a piece that nobody has asked for yet whether it is worth reading whole.
     """
 
-    def __init__(self, memory: Memory, read_into: ReadInto, group: TaskGroup) -> None:
+    def __init__(
+        self,
+        memory: Memory,
+        read_into: ReadInto,
+        group: TaskGroup,
+        is_wanted: Callable[[Piece], bool] | None = None,
+    ) -> None:
         self._memory = memory
         self._read_into = read_into
         self._group = group
+        self._is_wanted = is_wanted
         self._open: dict[int, Chunk] = {}
         # pieces that came when there was no room, and when the last record of each is due
         self._late: dict[int, int] = {}
@@ -101,7 +109,8 @@ class Window:
         chunk = self._open.get(piece.key)
         if chunk is not None or piece.key in self._late:
             return chunk
-        lease = self._memory.window_nowait(piece.stop - piece.start)
+        wanted = self._is_wanted is None or self._is_wanted(piece)
+        lease = self._memory.window_nowait(piece.stop - piece.start) if wanted else None
         if lease is None:
             self._late[piece.key] = piece.last_position
             return None

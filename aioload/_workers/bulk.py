@@ -50,7 +50,7 @@ class Bulk:
         self.check_seconds = 0.0  # that went into comparing sums so far
         self._fields = tuple(field for field, _ in recipe.decoders)
         plain = all(type(decoder) in _WRITERS for _, decoder in recipe.decoders)
-        self.possible = recipe.decodes_alone and plain
+        self.possible = recipe.decodes_alone and recipe.stock is None and plain
         self._writers: tuple[Write, ...] = (
             tuple(_WRITERS[type(decoder)] for _, decoder in recipe.decoders) if self.possible else ()
         )

@@ -87,6 +87,10 @@ class Held(RecordSet):
         """How a record is cut into fields."""
         return self._dataset.format
 
+    @property
+    def content(self) -> None:
+        """Nothing that would last: the file is gone at the end."""
+
     def open_storage(self) -> Storage:
         """Return a storage of the file."""
         return LocalStorage(self._folder)

@@ -20,10 +20,10 @@ from weakref import WeakKeyDictionary
 
 import anyio
 
+from ..bytelocks import Busy
 from ..errors import NotFoundError, ShardError, StorageError
 from ..frames import let_go
 from ..shard.format import crc32c
-from .bytelocks import Busy
 from .cachedfile import CachedFile
 from .cachefolder import CacheFolder, Claim
 from .extents import Range

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from .bytelocks import Busy, ByteLock, locked_file
+from ..bytelocks import Busy, ByteLock, locked_file
 from .cachedfile import BLOCK_BYTES, LIST_NAME, CachedFile
 from .cachesums import Head
 from .unpackedfiles import UnpackedFile, UnpackedFiles
