@@ -354,7 +354,7 @@ def test_options_are_those_of_a_loader() -> None:
     """Each has the loader's name and default; those that are left out speak of stored records."""
     own, loaders = (inspect.signature(taker).parameters for taker in (from_dataset, Loader))
 
-    assert set(loaders) - set(own) == {"decode", "lanes", "block_bytes", "reads"}
+    assert set(loaders) - set(own) == {"decode", "prepare", "cache", "lanes", "block_bytes", "reads"}
     assert set(own) - set(loaders) == {"batched", "version"}
     assert {name: own[name].default for name in set(own) & set(loaders)} == {
         name: loaders[name].default for name in set(own) & set(loaders)
