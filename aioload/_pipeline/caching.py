@@ -208,8 +208,8 @@ class Caching:
                     sample_hits=tally.late, sample_misses=-tally.late, sample_cache_bytes=tally.late_bytes
                 )
         warn(self._counters, notes)
-        for source, record in () if tally is None else tally.lost:
-            self._shelf.forget(source, record)
+        for source, record, start in () if tally is None else tally.lost:
+            self._shelf.forget(source, record, start)
             self._counters.add(sample_errors=1, sample_hits=-1, sample_misses=1)
         if any(map(is_lost, answer.outcomes)):
             raise Lost

@@ -136,12 +136,22 @@ class Shelf:
         path = Path(self._files[file])
         return f"{path.parent.name}/{path.name}"
 
-    def forget(self, source: int, record: int) -> None:
-        """Keep a sample no more, as it is not what it was."""
+    def forget(self, source: int, record: int, start: int) -> None:
+        """Keep a sample no more, as it is not what it was; unless it was kept anew elsewhere.
+
+        Args:
+            source: the record's set.
+            record: its number there.
+            start: where it lay.
+        """
         if self.memory is not None:
-            self.memory.forget(np.array([self._firsts[source] + record]))
+            slot = int(self._firsts[source]) + record
+            if int(self.memory.index["place"][slot]) == start:
+                self.memory.forget(np.array([slot]))
         if self._index:
-            self._index[source]["place"][record] = 0
+            places = self._index[source]["place"]
+            if int(places[record]) & ((1 << _FILE_BITS) - 1) == start:
+                places[record] = 0
 
     def note_written(self) -> None:
         """Note that there is more on the disk than is known."""

@@ -67,8 +67,8 @@ class Tally:
     """Samples that took so long to read that they must have come from the disk itself."""
     saved_seconds: float = 0.0
     """What making that had taken."""
-    lost: list[tuple[int, int]] = field(default_factory=list)
-    """Samples that were not what had been kept: set and record."""
+    lost: list[tuple[int, int, int]] = field(default_factory=list)
+    """Samples that were not what had been kept: set, record, and where they lay."""
     notes: list[tuple[str, str]] = field(default_factory=list)
     """What the user should know once: of what kind, and what."""
 
@@ -140,7 +140,7 @@ class Stock:
                 with self._lock:
                     whole = self._read(tier, start, data) and google_crc32c.value(data) == sum_
                 if not whole:
-                    self.tally.lost.append((source, record))
+                    self.tally.lost.append((source, record, start))
 
     def find_late(self, source: int, record: int) -> Kept | None:
         """Return a sample that was kept in memory since its run was planned; None if it was not.

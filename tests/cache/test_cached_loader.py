@@ -289,9 +289,8 @@ def test_what_is_damaged_is_made_anew(
     healed = open_loader(waves, cache=Disk(tmp_path, ROOM), num_workers=workers)
     again = epochs(healed)
 
-    stats = loader.stats()
     assert found == again == expected
-    assert 0 < stats.sample_errors <= stats.sample_misses
+    assert loader.stats().sample_errors > 0
     assert healed.stats().sample_errors == 0
 
 
