@@ -156,6 +156,11 @@ class Counters:
             self._values["first_batch_seconds"] = now - arrived
         self.add(batches=1, samples=samples, batch_bytes=size, wait_seconds=now - arrived)
 
+    @property
+    def pace(self) -> tuple[int, float]:
+        """The batches that the user took, and the seconds between them; from any thread."""
+        return int(self._values["batches"]), self._values["consumer_seconds"]
+
     def pause(self) -> None:
         """Note that an iteration ended: what the user does until the next is nobody's business."""
         self._left_at = self._arrived_at = None

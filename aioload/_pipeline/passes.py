@@ -100,6 +100,7 @@ class Pass:
             suspects=house.suspects,
             decide=house.settings.decide,
             mapped=house.mapped,
+            between=house.manners.give_way,
         )
 
     def cancel(self) -> None:
@@ -146,6 +147,7 @@ class Pass:
         step, number = self.handover.due, 0
         while step < self.handover.stop:
             stop = await self._until_near(step)
+            self._house.manners.look()
             mapped = self._house.mapped
             run = self._planned(step, stop, (self._number, number))
             stop = run.steps.stop
@@ -170,9 +172,9 @@ class Pass:
     def _planned(self, step: int, stop: int, order: Order) -> Run:
         """Plan a run from a step on; it ends before `stop` where so much would not fit into memory."""
         mapped = self._house.mapped
-        pieces = mapped is None or mapped.cold
+        pieces, between = mapped is None or mapped.cold, self._house.manners.give_way
         while True:
-            run = plan_run(self.plan, step, stop, order=order, with_pieces=pieces)
+            run = plan_run(self.plan, step, stop, order=order, with_pieces=pieces, between=between)
             if stop == step + 1 or self._needs(run) <= self._house.memory.per_run:
                 return run
             stop = (step + stop + 1) // 2

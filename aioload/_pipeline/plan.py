@@ -11,6 +11,7 @@ with neighbours that are due in the same run. Which way it is depends on memory,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Piece", "Plan", "Read", "Run", "merge", "plan_run", "stretches"]
 
+_AT_ONCE = 512  # positions: what finding their records takes is shorter than anybody notices
 _DENSE = 1.25  # a piece may be so much longer than its records, before it is better not read whole
 
 
@@ -92,7 +94,15 @@ class Plan:
         return self.part.steps
 
 
-def plan_run(plan: Plan, first_step: int, stop_step: int, *, order: Urgency, with_pieces: bool = True) -> Run:
+def plan_run(
+    plan: Plan,
+    first_step: int,
+    stop_step: int,
+    *,
+    order: Urgency,
+    with_pieces: bool = True,
+    between: Callable[[], object] = int,
+) -> Run:
     """Return the run of consecutive steps.
 
     Args:
@@ -101,10 +111,15 @@ def plan_run(plan: Plan, first_step: int, stop_step: int, *, order: Urgency, wit
         stop_step: the step after its last.
         order: its urgency.
         with_pieces: find the pieces that its records are in; otherwise each comes by itself.
+        between: called now and then, since a long run takes milliseconds.
     """
     part = plan.part
     positions = part.positions(first_step, stop_step)
-    records = plan.order.records(positions)
+    parts = []
+    for first in range(0, max(len(positions), 1), _AT_ONCE):
+        parts.append(plan.order.records(positions[first : first + _AT_ONCE]))
+        between()
+    records = np.concatenate(parts)
     places = plan.table.places(records)
     table = np.zeros(len(records), TABLE)
     table["record"], table["shard"], table["source"] = places.record, places.shard, places.source
@@ -117,7 +132,9 @@ def plan_run(plan: Plan, first_step: int, stop_step: int, *, order: Urgency, wit
     pieces: tuple[Piece, ...] = ()
     piece = np.full(len(positions), -1, np.int64)
     if with_pieces:
+        between()
         pieces, piece = _pieces(plan, positions, first_position, places.start)
+        between()
     rows = tuple(part.rows(step) for step in range(first_step, stop_step))
     sizes = places.stop - places.start
     return Run(

@@ -49,6 +49,7 @@ class Turns:
         self._following: Plan | None = None
         self._begun = 0
         house.tuner.on_change = self._look_again
+        house.manners.ready = lambda: self._current.handover.ready if self._current is not None else 0
 
     def begin(self, plan: Plan, handover: Handover[Item], following: Plan | None, number: int) -> None:
         """Begin a pass, and end those before.
