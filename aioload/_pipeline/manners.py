@@ -1,10 +1,5 @@
 """Manners: the engine steps back now and then, so that the user's thread gets the interpreter.
 
-Python takes its lock from a thread that computes only after five milliseconds. A training step that gives the lock
-up for an instant, as dropping a batch does, would so stand still while the engine plans a whole run, though the
-next batch has long been there. A sleep, however short, hands the lock over at once. It is left out where
-it would cost something and gain nothing: when the user waits for a batch, and when the user does nothing
-between two of them.
 """
 
 from __future__ import annotations
