@@ -1,6 +1,4 @@
-"""Manners: the engine steps back now and then, so that the user's thread gets the interpreter.
-
-"""
+"""Manners: the engine steps back now and then, so that the user's thread gets the interpreter."""
 
 from __future__ import annotations
 
