@@ -1,4 +1,4 @@
-"""The engine lets the user's thread have the interpreter, where that has something to do and a batch is there."""
+"""The engine lets the user's thread have the interpreter, where that has something to do."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Scene:
 
 
 def test_a_long_piece_of_work_is_broken_off_for_a_user_who_has_something_to_do() -> None:
-    """Five milliseconds of planning are five stretches or more, while the user trains and batches are there."""
+    """Five milliseconds of planning are five stretches or more, while the user trains."""
     scene = Scene()
     scene.user(10, 0.2)
 
