@@ -350,8 +350,9 @@ class Pass:
 
     def _steps_per_run(self) -> int:
         sizes, rows = self._house.sizes, self.plan.part.batch_size
-        # longer by and by: a long run is long on its way, and the user has nothing yet
-        steps = min(sizes.steps_per_run(rows), max(sizes.first_steps(rows), 2 * self._steps))
+        steps = sizes.steps_per_run(rows)
+        if self._before is None:  # longer by and by: a long run is long on its way, and the user has nothing
+            steps = min(steps, max(sizes.first_steps(rows), 2 * self._steps))
         prefetch = self._house.settings.prefetch
         return steps if prefetch is None else max(1, min(steps, prefetch // 2))
 
