@@ -27,8 +27,14 @@ HOMES = {
     "Writer": "shard.writer",
     "__version__": "_version",
     "batching": "",
+    "cache": "",
     "collate": "",
     "decode": "",
+    "from_dataset": "dropin",
+    "map": "packing.mapping",
+    "metrics": "live",
+    "progress": "live",
+    "trace": "tracing",
 }
 """The module that each public name comes from; none for those that are modules themselves."""
 

@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-__all__ = ["cpus", "memory_left", "memory_limit", "unescaped"]
+__all__ = ["cpus", "memory_left", "memory_limit", "memory_stall", "unescaped"]
 
 _PROCESS = Path("/proc/self")
+_STALL = re.compile(r"^some .*?avg10=([0-9.]+)", re.MULTILINE)
 _NO_LIMIT = 1 << 60  # the old hierarchy says "no limit" with a huge number
 
 
@@ -42,6 +43,18 @@ def memory_limit(process: Path = _PROCESS) -> int | None:
     names = ("memory.max", "memory.high", "memory.limit_in_bytes")
     limits = [_number(group / name) for group in _groups(process, "memory") for name in names]
     return min((limit for limit in limits if limit is not None and limit < _NO_LIMIT), default=None)
+
+
+def memory_stall(process: Path = _PROCESS, machine: Path = Path("/proc/pressure/memory")) -> float | None:
+    """Return for how many per cent of the last ten seconds somebody waited for memory; None: nobody tells.
+
+    Args:
+        process: where the kernel tells about the process.
+        machine: where it tells about all of them.
+    """
+    files = [*(group / "memory.pressure" for group in _groups(process, "memory")), machine]
+    found = [_STALL.search(_text(file)) for file in files]
+    return max((float(match[1]) for match in found if match is not None), default=None)
 
 
 def cpus(process: Path = _PROCESS) -> float | None:

@@ -15,6 +15,7 @@ from .errors import ConfigError
 from .order import Shuffle
 
 if TYPE_CHECKING:
+    from ._workers.items import Items
     from .decode import Decoder
     from .shard.format import RecordFormat
     from .shard.index import Index
@@ -46,6 +47,10 @@ class Source(Protocol):
     def traffic(self) -> dict[str, int]:
         """Return what went over the network so far: counts of `LoaderStats`, by name."""
 
+    @property
+    def content(self) -> str | None:
+        """A name for the content that no other content has; None where nothing tells it from another."""
+
     def __getitem__(self, record: int) -> dict[str, Any]:
         """Read and decode one record."""
 
@@ -55,6 +60,10 @@ class Collection(ABC):
 
     source: str
     """Where the records lie, for messages."""
+    items: Items | None = None
+    """What gives samples, where they are not made of records."""
+    packages: tuple[str, ...] = ()
+    """What workers will import for it."""
 
     @property
     @abstractmethod

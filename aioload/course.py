@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ._pipeline.plan import Plan
+from ._pipeline.zones import wanted_window
 from .batching import Budget, BudgetPart, costs_of
 from .errors import ConfigError
 from .order import Shuffle
-from .part import Part
+from .part import Part, is_worth_sharing, readers_of_piece
 from .state import State
 
 if TYPE_CHECKING:
@@ -96,17 +97,41 @@ class Course:
         if isinstance(rows, Budget):
             return self._budget_part(rows, epoch, start)
         self._warn_if_short(size, rows)
-        batching = self._batching
+        batching, is_block = self._batching, self.shuffle.mode == "block"
         return Part(
             size,
             rows,
             batching.rank,
             batching.world_size,
             start,
-            interleaved=self.shuffle.mode == "block",
+            interleaved=is_block,
             drop_last=batching.drop_last,
             pad=batching.pad,
+            shares_pieces=is_block and not is_worth_sharing(self.readers, self.record_bytes),
         )
+
+    @property
+    def readers(self) -> int:
+        """Ranks that have records in the same piece of a block shuffle: 1 where they divide the lanes."""
+        return readers_of_piece(self._batching.world_size, self.shuffle.lanes)
+
+    @property
+    def record_bytes(self) -> float:
+        """Mean size of a record."""
+        table = self._dataset.table
+        return table.data_bytes / max(sum(table.lines), 1)
+
+    def window_bytes(self, limit: int) -> int:
+        """Return the room for pieces that are read whole: those of all lanes of this rank, or none.
+
+        Args:
+            limit: of memory.
+        """
+        shuffle, table = self.shuffle, self._dataset.table
+        if shuffle.mode != "block" or not is_worth_sharing(self.readers, self.record_bytes):
+            return 0
+        lanes = len(table.lines) * shuffle.lanes * self.readers // self._batching.world_size
+        return wanted_window(lanes, shuffle.block_bytes + int(self.record_bytes), table.data_bytes, limit)
 
     def largest_batch(self) -> tuple[int, int]:
         """Return the most rows and the most bytes that a batch of this rank has, whatever the epoch.

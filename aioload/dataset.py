@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import operator
 import os
 import pickle
 import threading
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -33,7 +34,7 @@ from .shard.example import ENCODINGS
 from .shard.format import RecordFormat, check_sum
 from .shard.kinds import check_fields
 from .storage import Storage, close, read
-from .table import IndexTable
+from .table import IndexTable, name_content
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,6 +74,10 @@ class Dataset(RecordSet):
             user's cache folder. Processes and runs share it.
         cache_bytes: what that folder may take of the disk, as bytes or a text such as "200GiB"; by default
             all but the disk's last gibibyte.
+        index_memory: what the index of a packed set may take of memory, as bytes or a text; by default 1 GiB,
+            or less where there is little memory. A larger one, of some 90 million records, stays on the disk
+            and is read where it is needed; one behind an address is brought there first, to `cache_dir` or
+            the user's cache folder, once for all processes.
 
     Raises:
         ConfigError: the address or an option cannot be.
@@ -87,10 +92,11 @@ class Dataset(RecordSet):
         storage_options: Mapping[str, Any] | None = None,
         cache_dir: str | os.PathLike[str] | bool | None = None,
         cache_bytes: int | str | None = None,
+        index_memory: int | str = "auto",
     ) -> None:
         self._wanted = None if fields is None else _checked(fields)
         self._defaults = _copied(defaults)
-        self._home = Home(source, storage_options, cache_dir, cache_bytes)
+        self._home = Home(source, storage_options, cache_dir, cache_bytes, index_memory)
         self.source = self._home.shown
         """Where the set lies, for messages: nothing secret is in it."""
         self._is_tolerant = False
@@ -178,6 +184,25 @@ class Dataset(RecordSet):
         return self.contents.index
 
     @property
+    def content(self) -> str | None:
+        """A name for the content that no other content has; None where nothing tells it from another.
+
+        A set of aioload's own has it from the sums of its records, wherever it lies. What is known of shards
+        of others says little of what is in them, so where they lie and which versions they are is in it, too.
+        """
+        contents, index = self.contents, self.index
+        if not index.is_foreign and index.sums is not None:
+            return index.fingerprint()
+        place = self._home.identity
+        if place is None:
+            return None
+        sums = (
+            None if index.sums is None else hashlib.blake2b(index.sums.tobytes(), digest_size=16).hexdigest()
+        )
+        versions = sorted(contents.versions.items())
+        return name_content("foreign", index.fingerprint(), place, versions, sums, sorted(index.shards))
+
+    @property
     def sources(self) -> tuple[Dataset, ...]:
         """The packed sets whose records these are: this one."""
         return (self,)
@@ -258,13 +283,17 @@ class Dataset(RecordSet):
                 raise outcome
             yield record, outcome
 
-    def outcomes(self) -> Iterator[Outcome]:
-        """Yield number and bytes of each record in its order, or the error of one that cannot be read."""
+    def outcomes(self, ranges: Iterable[tuple[int, int]] | None = None) -> Iterator[Outcome]:
+        """Yield number and bytes of each record in its order, or the error of one that cannot be read.
+
+        Args:
+            ranges: of records, in the order in which they are wanted; all where none are given.
+        """
         contents = self.contents  # asked for first: what a storage must unpack is known once a set is open
         with start_blocking_portal() as portal:
             storage = self.open_storage()
             try:
-                with portal.wrap_async_context_manager(walk(contents, storage)) as pieces:
+                with portal.wrap_async_context_manager(walk(contents, storage, ranges)) as pieces:
                     while (piece := portal.call(pieces.take)) is not None:
                         yield from piece
             finally:

@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import anyio.lowlevel
+
 from .errors import ConfigError, NotFoundError, ShardError
 from .foreign import (
     MDS_INDEX,
@@ -25,9 +27,11 @@ from .foreign import (
     parse_wids,
     place_of,
 )
+from .machine import available_memory, is_local, local_world_size, parse_bytes
 from .shard.format import INDEX_NAME, MANIFEST_NAME
-from .shard.index import parse_index
+from .shard.index import Index, open_index, parse_index
 from .shard.manifest import Manifest
+from .shard.pages import Pages
 from .storage import Lent, LocalStorage, Packed, Storage, Unpacked, close, default_cache_folder, read
 from .storage.remote import Remote
 
@@ -35,6 +39,9 @@ if TYPE_CHECKING:
     from .foreign import Opening
 
 __all__ = ["Home"]
+
+_INDEX_MEMORY = 1 << 30
+_MEMORY_SHARE = 16  # of the memory that there is, and of a rank's share of it, what an index may take
 
 
 class Home:
@@ -45,6 +52,7 @@ class Home:
         storage_options: likewise.
         cache_dir: likewise.
         cache_bytes: likewise.
+        index_memory: likewise.
 
     Raises:
         ConfigError: the address or an option cannot be.
@@ -56,7 +64,11 @@ class Home:
         storage_options: Mapping[str, Any] | None,
         cache_dir: str | os.PathLike[str] | bool | None,
         cache_bytes: int | str | None,
+        index_memory: int | str = "auto",
     ) -> None:
+        if index_memory != "auto":
+            index_memory = parse_bytes(index_memory, name="index_memory")
+        self._index_memory = index_memory
         self._storage = source if isinstance(source, Storage) else None
         self._asked = Place(repr(source)) if isinstance(source, Storage) else place_of(source)
         self._place = self._asked  # what it was found to be, when it was opened last
@@ -74,6 +86,8 @@ class Home:
             )
         # as it is now: what was given may be changed later
         self._again = {} if self.remote is None else _options_of(self.remote, cache_dir, cache_bytes)
+        if index_memory != "auto":
+            self._again["index_memory"] = index_memory
         self.shown = _described(self._root, self._place.names)
         """Where it is, for messages: nothing secret is in it."""
 
@@ -119,7 +133,7 @@ class Home:
             names = self._place.names
             if names is None:
                 names = () if document is not None else await list_shards(storage, self.shown)
-            foreign = Foreign(names, self.shown, self._identity(), self._folder(), document)
+            foreign = Foreign(names, self.shown, self.identity, self._folder(), document)
             contents = await open_foreign(foreign, storage, self._unpacked, opening)
             if wids is not None:
                 wids.compare(contents.index)
@@ -141,8 +155,38 @@ class Home:
         except NotFoundError:
             return None
         manifest = Manifest.parse(head, _join(root, MANIFEST_NAME))
-        index = parse_index(await read(storage, INDEX_NAME), manifest, _join(root, INDEX_NAME))
+        index = await self._index(storage, manifest, _join(root, INDEX_NAME))
         return Contents("aioload", manifest.format, manifest.fields, {}, index, manifest.metadata)
+
+    async def _index(self, storage: Storage, manifest: Manifest, where: str) -> Index:
+        """Return the index of a set of the own format: in memory, or in parts if it would take too much."""
+        room = self._index_memory
+        if isinstance(room, str):
+            room = min(_INDEX_MEMORY, available_memory() // _MEMORY_SHARE // local_world_size())
+        if manifest.index_bytes <= room:
+            return parse_index(await read(storage, INDEX_NAME), manifest, where)
+        # a disk of this machine answers while plans are made; whatever else there is might not
+        if isinstance(storage, LocalStorage) and is_local(storage.path(INDEX_NAME)):
+            pages = Pages(storage.path(INDEX_NAME), room, where)
+        else:
+            pages = await self._brought(storage, manifest, room, where)
+        steps = open_index(pages, manifest)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                index: Index = end.value
+                return index
+            await anyio.lowlevel.checkpoint()
+
+    async def _brought(self, storage: Storage, manifest: Manifest, room: int, where: str) -> Pages:
+        """Bring the index to this disk, once for all processes, and open it there."""
+        plain = Packed("plain", size=manifest.index_bytes, hashes={"crc32c": f"{manifest.index_crc32c:08x}"})
+        here = self._unpacked(Lent(storage), {INDEX_NAME: plain})
+        try:
+            return Pages(await here.unpack(INDEX_NAME), room, where)
+        finally:
+            await here.aclose()
 
     async def _find_document(self, storage: Storage) -> tuple[bytes | None, Wids | None]:
         """Return the index of an MDS folder, or the wids index of archives, where there is one."""
@@ -183,8 +227,9 @@ class Home:
         """Return the folder on this machine, if it is one."""
         return None if self.remote or self._storage is not None else Path(self._place.root).absolute()
 
-    def _identity(self) -> str | None:
-        """Return what tells this place from all others, also in other processes; None: nothing does."""
+    @property
+    def identity(self) -> str | None:
+        """What tells this place from all others, also in other processes; None: nothing does."""
         folder = self._folder()
         if folder is not None:
             return str(folder)
@@ -206,10 +251,10 @@ class Home:
             )
         return LocalStorage(self._place.root) if self._storage is None else Lent(self._storage)
 
-    def _unpacked(self, storage: Storage, packed: Mapping[str, Packed]) -> Storage:
+    def _unpacked(self, storage: Storage, packed: Mapping[str, Packed]) -> Unpacked:
         """Return a storage around one that holds shards which are compressed as a whole."""
         folder = self.remote.folder if self.remote is not None else None
-        root = self._identity() or self._token  # what cannot be told apart is not found again
+        root = self.identity or self._token  # what cannot be told apart is not found again
         key = self.remote.key if self.remote is not None else partial(_join, root)
         limit = self.remote.cache_bytes if self.remote is not None else None
         return Unpacked(storage, folder or default_cache_folder(), packed.get, key, limit_bytes=limit)

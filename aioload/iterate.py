@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import anyio
@@ -13,6 +13,7 @@ import anyio.lowlevel
 
 from ._pipeline.deliver import Delivery
 from .errors import AioloadError, ClosedError
+from .profiled import profiling, shown
 from .wake import waker
 
 if TYPE_CHECKING:
@@ -39,6 +40,9 @@ class Owner(Protocol):
 
     def handed_out(self, iterator: BatchIterator, steps: int) -> None:
         """Note how far an iteration has come."""
+
+    def paused(self) -> None:
+        """Note that the iteration that is under way has ended."""
 
 
 class Place(Protocol):
@@ -78,6 +82,7 @@ class Steps(ABC):
         self._bringer = bringer
         self._counters = counters
         self._last_checkpoint = time.monotonic()
+        self.while_waiting: Callable[[], None] = _nothing  # called now and then in a long wait
 
     def __iter__(self) -> Self:
         return self
@@ -86,6 +91,12 @@ class Steps(ABC):
         return self
 
     def __next__(self) -> Any:
+        if profiling():
+            with shown():
+                return self._next()
+        return self._next()
+
+    def _next(self) -> Any:
         arrived = self._counters.arrive()
         while True:
             try:
@@ -97,8 +108,16 @@ class Steps(ABC):
             if not self._run_errand():
                 self._place.wait(_LIVENESS)
                 self._bringer.check()
+                self.while_waiting()
 
-    async def __anext__(self) -> Any:
+    def __anext__(self) -> Awaitable[Any]:
+        return self._anext_shown() if profiling() else self._anext()
+
+    async def _anext_shown(self) -> Any:
+        with shown():
+            return await self._anext()
+
+    async def _anext(self) -> Any:
         arrived = self._counters.arrive()
         if time.monotonic() - self._last_checkpoint > _NEIGHBOURS:
             await anyio.lowlevel.checkpoint()
@@ -113,6 +132,7 @@ class Steps(ABC):
             if not self._run_errand():
                 await self._wait()
                 self._bringer.check()
+                self.while_waiting()
 
     @abstractmethod
     def _take(self, arrived: float) -> Any:
@@ -167,7 +187,7 @@ class BatchIterator(Steps):
             item = self._handover.take_nowait()
         except anyio.EndOfStream:
             self._over = True
-            self._counters.pause()
+            self._loader.paused()
             raise
         if isinstance(item, AioloadError):
             self._give_up(item)
@@ -181,6 +201,8 @@ class BatchIterator(Steps):
             self._give_up(error)
             raise
         self._counters.leave(arrived, item.rows, item.size)
+        if (trace := self._counters.trace) is not None:
+            trace.taken(arrived, item.batch_id, (self.plan.epoch, self._handover.due - 1), item.rows)
         self._loader.handed_out(self, self._handover.due)
         return batch
 
@@ -193,8 +215,10 @@ class BatchIterator(Steps):
                 "in their next collective operation; let the error end this process, and the job with it"
             )
         self._over = True
-        self._counters.pause()
+        self._loader.paused()
         self._handover.close()
+        if (trace := self._counters.trace) is not None:
+            trace.failed(type(error).__name__, error.step)
 
 
 class LateIterator:
@@ -214,6 +238,17 @@ class LateIterator:
     def __aiter__(self) -> LateIterator:
         return self
 
+    def then(self, told: Callable[[BatchIterator], None]) -> None:
+        """Have a callable told of the iterator of the epoch, once there is one."""
+        begin = self._begin
+
+        def begin_and_tell() -> BatchIterator:
+            batches = begin()
+            told(batches)
+            return batches
+
+        self._begin = begin_and_tell
+
     async def __anext__(self) -> Any:
         if self._batches is None:
             async with self._starting:
@@ -221,6 +256,10 @@ class LateIterator:
                     await in_thread(self._start)
                     self._batches = self._begin()
         return await self._batches.__anext__()
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 async def in_thread(function: Callable[[], object]) -> None:

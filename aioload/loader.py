@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 
 from ._device.choose import choose as choose_device
 from ._device.convert import Convert, PerChannel
-from ._pipeline.deliver import to_torch
 from ._pipeline.engine import Engine
 from ._pipeline.exits import close_forgotten, end, remember
 from ._pipeline.house import Settings
@@ -26,26 +25,38 @@ from ._pipeline.sizes import MOST_PARTS
 from ._workers.context import warm_up
 from ._workers.jobs import Recipe
 from ._workers.pool import PoolOptions
+from .accounts import Accounts
 from .batching import Budget
 from .blocking import Stop
+from .cache.advice import Rooms, advise, describe
+from .cache.guard import affordable
+from .cache.guard import read as read_memory
+from .cache.keys import check_certain, key_of
+from .cache.shelf import Holding
+from .cache.tiers import Disk, Memory
 from .collection import Collection
 from .compose import Mix
 from .course import Batching, Course
 from .dataset import Dataset
 from .errors import ClosedError, ConfigError
 from .iterate import BatchIterator, LateIterator, in_thread
-from .machine import parse_bytes
+from .live import progress as show_progress
+from .machine import local_world_size, parse_bytes
 from .options import (
     Collate,
     Decode,
+    Prepare,
     Transform,
     byte_limit,
+    cache_tiers,
     check_functions,
     count,
     decoders,
     is_users,
+    output_of,
     packages,
     seconds,
+    warn_of_lanes,
     warn_once,
     workers,
 )
@@ -57,6 +68,7 @@ from .report import render
 from .stats import Counters, LoaderStats
 from .sync import SyncLoader
 from .table import largest_record
+from .tracing import Recorder, traced
 
 if TYPE_CHECKING:
     from ._pipeline.deliver import Delivery
@@ -78,9 +90,16 @@ class Loader:
         dataset: a `Dataset` or its path, a selection of one, a `Concat` or a `Mix`.
         batch_size: samples in a batch, on each rank; or a `batching.Budget`, for batches of variable length.
         decode: decoders by field, in place of the default ones; `"raw"` gives the stored bytes.
+        prepare: `prepare(sample)` returns a dict that depends on the record alone; runs in the workers on
+            each decoded sample, a dict with a value for each field and `"__key__"`, before `transform` does.
+            What is expensive and not random belongs here, since `cache` may keep it.
         transform: `transform(sample)` or, with a parameter of that name, `transform(sample, rng)`: runs in
-            the workers on each decoded sample, a dict with a value for each field and `"__key__"`. `rng` is a
+            the workers on each decoded (and prepared) sample, a dict with `"__key__"`. `rng` is a
             `numpy.random.Generator` that depends on seed, epoch and record alone.
+        cache: where samples are kept as they are before `transform`, to be made once and not in each epoch:
+            `aioload.cache.Memory("4GiB")`, `aioload.cache.Disk(path, "200GiB")`, or both as a tuple, memory
+            first. They are kept under a name made of the set, the decoders and the code of `prepare`; what is
+            full keeps what it has.
         collate: makes a batch of a list of samples; by default they are stacked by the rules of torch's
             `default_collate`. Runs in the workers.
         shuffle: False keeps the records as they lie; True, or "block", mixes them and reads storage in large
@@ -107,6 +126,8 @@ class Loader:
             take no more than a quarter of its memory. Without workers files are read in any case.
         rank: of this process; by default what torch.distributed says, else `RANK`, else 0.
         world_size: ranks in all; by default what torch.distributed says, else `WORLD_SIZE`, else 1.
+        output: "torch" gives tensors; "numpy" gives arrays over the same memory, yours to keep and to write
+            to, which JAX and others take by DLPack. Torch is then never imported here.
         device: where batches arrive, as `torch.device` takes it: "cuda" (the one that is current when the
             loader is made), "cuda:1". A thread copies them on a stream of its own, while you work with those
             before; two batches (one, if they take more than 1 GiB) wait there at most. The tensors of a batch
@@ -126,6 +147,8 @@ class Loader:
             like one that died; the error then has its stack. None waits for ever.
         max_jobs_per_worker: replace a worker after so many jobs, for user code that leaks memory.
         seed_globals: seed `random`, `numpy.random` and torch for each sample around user code.
+        trace: a file that is written when the loader is closed, and shows in Perfetto what it did until then;
+            see `aioload.trace`, which traces a stretch of a run.
 
     Raises:
         ConfigError: an option cannot work; nothing was started.
@@ -137,7 +160,9 @@ class Loader:
         *,
         batch_size: int | Budget,
         decode: Decode | None = None,
+        prepare: Prepare | None = None,
         transform: Transform | None = None,
+        cache: Memory | Disk | tuple[Memory, Disk] | None = None,
         collate: Collate | None = None,
         shuffle: bool | Literal["block", "full"] = False,
         seed: int = 0,
@@ -151,6 +176,7 @@ class Loader:
         reads: Literal["auto", "file", "mmap"] = "auto",
         rank: int | None = None,
         world_size: int | None = None,
+        output: Literal["torch", "numpy"] = "torch",
         device: Any = None,
         channels_last: bool = False,
         dtype: Any | Mapping[str, Any] | None = None,
@@ -160,6 +186,7 @@ class Loader:
         worker_timeout: float | None = None,
         max_jobs_per_worker: int | None = None,
         seed_globals: bool = True,
+        trace: str | os.PathLike[str] | None = None,
     ) -> None:
         self.dataset = dataset if isinstance(dataset, Collection) else Dataset(dataset)
         self.batch_size = None if isinstance(batch_size, Budget) else count("batch_size", batch_size, least=1)
@@ -173,6 +200,14 @@ class Loader:
         self._prefetch = None if prefetch == "auto" else count("prefetch", prefetch, least=1)
         self._memory_limit = memory_limit
         self._decode = decoders(decode)
+        self._prepare = prepare
+        self._cache = cache_tiers(cache, self._decode)
+        self._holding: Holding | None = None
+        if self.dataset.items is not None and (prepare is not None or cache is not None):
+            raise ConfigError(
+                "prepare and cache go with records that are read and decoded; a dataset with __getitem__ "
+                "does all of it by itself: pack it, or leave them out"
+            )
         self._transform = transform
         self._collate = collate
         self._seed_globals = seed_globals
@@ -181,8 +216,9 @@ class Loader:
         self._reads = reads
         if memory_limit != "auto":
             parse_bytes(memory_limit, name="memory_limit")
-        check_functions(transform, collate, self._decode, travel=self.num_workers > 0)
+        check_functions(prepare, transform, collate, self._decode, travel=self.num_workers > 0)
         self._convert = Convert(channels_last=channels_last, dtype=dtype, mean=mean, std=std)
+        self._output = output_of(output, device, converts=self._convert.active)
         self._device = choose_device(device)
         policy = choose(on_error)
         self._remains = Remains(policy)
@@ -198,6 +234,11 @@ class Loader:
         )
 
         self.counters = Counters()
+        self._recorder = None if trace is None else Recorder(trace)
+        if self._recorder is not None:
+            weakref.finalize(self, self._recorder.finish)  # a loader that is forgotten has its trace as well
+        traced(self.counters, str(self.dataset.source), self._recorder)
+        self._accounts = Accounts(self.counters, partial(_traffic, self.dataset))
         self._engine: Engine | None = None
         self._finalizer: weakref.finalize[Any, Any] | None = None
         self._iterator: weakref.ref[BatchIterator] | None = None  # weak: a cycle would delay collecting
@@ -208,15 +249,19 @@ class Loader:
 
     # iterating
 
-    def __aiter__(self) -> AsyncIterator[Any]:
+    def __aiter__(self) -> BatchIterator | LateIterator:
         self.check_open()
         if self._engine is None:  # opening and starting take a while, and must not block the user's loop
             return LateIterator(self._start, self.batches)
         return self.batches()
 
-    def sync(self) -> SyncLoader:
-        """Return the same loader behind a plain `for`."""
-        return SyncLoader(self)
+    def sync(self, *, progress: bool = False) -> SyncLoader:
+        """Return the same loader behind a plain `for`.
+
+        Args:
+            progress: show how far an epoch is, as `aioload.progress` does.
+        """
+        return show_progress(self) if progress else SyncLoader(self)
 
     def __len__(self) -> int:
         """Return the number of batches of a whole epoch on this rank."""
@@ -306,26 +351,32 @@ class Loader:
         with self._lock:
             self._closed = True
             engine, self._engine = self._engine, None
+            self._accounts.levels = dict
         if engine is None and self._starting.acquire(timeout=_PATIENCE):
             self._starting.release()  # what was being opened is closed by now
         if self._finalizer is not None:
             self._finalizer.detach()
-        if engine is not None:
-            end(engine)
+        try:
+            if engine is not None:
+                end(engine)
+        finally:
+            if self._recorder is not None:
+                self._recorder.finish()
 
     # looking
 
-    def stats(self) -> LoaderStats:
-        """Return what was counted so far."""
-        self.counters.set(**self._traffic())
-        return self.counters.snapshot()
+    def stats(self, epoch: int | None = None) -> LoaderStats:
+        """Return what was counted so far.
 
-    def _traffic(self) -> dict[str, int]:
-        """Return what went over the network for the sets of this loader."""
-        total: Counter[str] = Counter()
-        for source in {id(source): source for source in self.dataset.sources}.values():
-            total.update(source.traffic())
-        return total
+        Args:
+            epoch: what was counted while the user went through this epoch, the last time if it was several
+                times. The loader is ahead of the user, so some of its work on an epoch counts for the one
+                before. The numbers of a hundred epochs are kept.
+
+        Raises:
+            ConfigError: there are none of this epoch.
+        """
+        return self._accounts.of(epoch)
 
     @property
     def skipped(self) -> tuple[Skipped, ...]:
@@ -334,10 +385,26 @@ class Loader:
 
     def report(self) -> str:
         """Return where the time went, as text."""
-        return render(self.stats(), self.counters.reasons)
+        stats = self.stats()
+        return "\n".join([render(stats, self.counters.reasons), *self._report_cache(stats)])
+
+    def _report_cache(self, stats: LoaderStats) -> list[str]:
+        if self._holding is not None:
+            return describe(stats, [str(key) for key in self._holding.keys])
+        draws = any(getattr(decoder, "draws", False) for decoder in self._decode.values())
+        if draws or not stats.prepared_samples:
+            return []
+        records = sum(len(source.index) for source in self.dataset.sources)
+        return advise(stats, Rooms(records, affordable(read_memory(), byte_limit(self._memory_limit))))
+
+    def paused(self) -> None:
+        """Note that the iteration that is under way has ended."""
+        self._accounts.end()
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"epoch={self.epoch} workers={self.num_workers}"
+        if self._holding is not None:
+            state += f" cache={'+'.join(key.digest[:8] for key in self._holding.keys)}"
         return f"<Loader {self.dataset.source!r} batch_size={self.batch_size} {state}>"
 
     # inside
@@ -372,8 +439,28 @@ class Loader:
             self.seed,
             self._seed_globals,
             checked=tuple(source.index.sums is not None for source in self.dataset.sources),
-            seeded=self._transform is not None or any(map(is_users, self._decode.values())),
+            seeded=self._transform is not None
+            or self._prepare is not None
+            or self.dataset.items is not None
+            or any(map(is_users, self._decode.values())),
+            items=self.dataset.items,
+            prepare=self._prepare,
         )
+
+    def _kept(self, recipe: Recipe, limit: int) -> Holding | None:
+        """Return what is kept of samples, and under which names."""
+        if self._cache is None:
+            return None
+        sources, version = self.dataset.sources, self._cache.version
+        several = len(sources) > 1 and self._prepare is not None  # which then knows the number of the set
+        keys = tuple(
+            key_of(source.content, number if several else None, recipe.decoders, self._prepare, version)
+            for number, source in enumerate(sources)
+        )
+        if self._cache.disk is not None:
+            check_certain(keys)
+        records = tuple(len(source.index) for source in sources)
+        return Holding(self._cache, keys, records, local_world_size(), limit)
 
     def _start(self) -> Engine:
         """Return the engine; the first time, make it."""
@@ -382,12 +469,13 @@ class Loader:
             if self._engine is not None:
                 return self._engine
             if self.num_workers:
-                warm_up(packages(self._decode))
+                warm_up([*packages(self._decode), *self.dataset.packages])
             with self._stop.heeded():
                 settings = self._settings()
             with self._lock:
                 self.check_open()
                 self._engine = engine = self._started(settings)
+                self._accounts.levels = engine.levels
                 self._finalizer = weakref.finalize(self, close_forgotten, engine, repr(self))
                 self._finalizer.atexit = False  # the exit hook is earlier
             return engine
@@ -407,6 +495,9 @@ class Loader:
     def _settings(self) -> Settings:
         table, sources, limit = self.dataset.table, self.dataset.sources, byte_limit(self._memory_limit)
         labels, recipe = table.shards, self._recipe()
+        if self.rank == 0:
+            warn_of_lanes(self.shuffle, self.world_size, table.data_bytes)
+        self._holding = self._kept(recipe, limit)
         growth = foresee(recipe, self.num_workers, MOST_PARTS)
         if len(sources) > 1:
             pairs = zip(table.shards, table.shard_sources, strict=True)
@@ -424,13 +515,15 @@ class Loader:
             decide=self._remains.decide,
             prefetch=self._prefetch,
             memory_limit=limit,
-            window_bytes=self._window_bytes(limit),
-            output=to_torch,
+            window_bytes=self._course.window_bytes(limit),
+            output=self._output,
+            extents=lambda: [extent for source in sources for extent in source.index.extents()],
             on_kept=warn_once(),
             device=self._device,
             convert=self._convert,
             need=self._need(growth, limit),
             growth=growth,
+            holding=self._holding,
         )
 
     def _need(self, growth: Growth | None, limit: int) -> Need:
@@ -450,18 +543,6 @@ class Loader:
         told = f"{error}; record {found.record} ({shard}) alone has {found.data_bytes} bytes"
         return ConfigError(told, **error.facts, record=found.record, shard=shard)
 
-    def _window_bytes(self, limit: int) -> int:
-        """Return the room for pieces that are read whole: those of all lanes of this rank, or none."""
-        if self.shuffle.mode != "block":
-            return 0
-        table = self.dataset.table
-        lanes = len(table.lines) * self.shuffle.lanes // math.gcd(self.shuffle.lanes, self.world_size)
-        piece = self.shuffle.block_bytes + table.data_bytes // max(sum(table.lines), 1)
-        needed = min(lanes * piece, table.data_bytes) + (1 << 16)
-        # more than the lanes' own: batches on their way still use older pieces, the next epoch's come early
-        window = min(needed * 5 // 2, limit // 4)
-        return window if window >= needed else 0
-
     def batches(self) -> BatchIterator:
         """Begin an epoch; an iteration that has not ended is taken over."""
         self.check_open()
@@ -471,6 +552,7 @@ class Loader:
         )
         plan = self._course.begin()
         self._remains.begin()
+        self._accounts.begin(plan.epoch)
         iterator = BatchIterator(self, engine, engine.open_pass(plan, self._course.following(plan)), plan)
         self._iterator = weakref.ref(iterator)
         return iterator
@@ -503,3 +585,11 @@ class Loader:
             raise ClosedError("the loader was closed; make a new one to go on")
         if self._engine is not None:
             self._engine.check_process()
+
+
+def _traffic(dataset: Collection) -> dict[str, int]:
+    """Return what went over the network for the sets of a loader."""
+    total: Counter[str] = Counter()
+    for source in {id(source): source for source in dataset.sources}.values():
+        total.update(source.traffic())
+    return total

@@ -10,6 +10,7 @@ Counting begins where the run, or the resume, began: a state is a position, and 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +18,24 @@ from numpy.typing import NDArray
 
 from .errors import ConfigError
 
-__all__ = ["Part"]
+__all__ = ["Part", "is_worth_sharing", "readers_of_piece"]
+
+_WASTED = 1 << 20  # bytes: a read of one's own costs as much, less on a disk and more over a network
+
+
+def readers_of_piece(world_size: int, lanes: int) -> int:
+    """Return how many ranks have records in the same piece of a block shuffle."""
+    return world_size // math.gcd(world_size, lanes)
+
+
+def is_worth_sharing(readers: int, record_bytes: float) -> bool:
+    """Tell whether a piece is better read whole by so many ranks than each record by the rank it goes to.
+
+    Args:
+        readers: ranks that have records in it, equally many.
+        record_bytes: mean size of a record.
+    """
+    return (readers - 1) * record_bytes <= _WASTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +58,8 @@ class Part:
     """Leave out, on all ranks, a last global batch that is not full."""
     pad: bool = True
     """Fill the last global batch up to a multiple of `world_size` with the epoch's first positions."""
+    shares_pieces: bool = False
+    """Whether most of a piece's records go to other ranks, so that it is not worth reading whole."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:
@@ -48,11 +68,6 @@ class Part:
             )
         if not 0 <= self.start <= self.size:
             raise ConfigError(f"an epoch of {self.size} records cannot begin at position {self.start}")
-
-    @property
-    def shares_pieces(self) -> bool:
-        """Whether most of a piece's records go to other ranks, so that it is not worth reading whole."""
-        return False
 
     @property
     def global_batch(self) -> int:

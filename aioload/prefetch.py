@@ -19,6 +19,7 @@ from .iterate import Steps, in_thread
 from .options import count
 from .stats import Counters, LoaderStats
 from .sync import SyncLoader
+from .tracing import traced
 
 if TYPE_CHECKING:
     from ._device.landing import Landing
@@ -77,6 +78,7 @@ class DevicePrefetcher:
         found = choose(device)
         self.device: str = "cpu" if found is None else found.name
         if found is not None:
+            traced(self._counters, f"prefetcher to {self.device}")
             self._copier = Copier(found, self._counters, self._convert, depth=depth, max_bytes=max_bytes)
             weakref.finalize(self, self._copier.begin_close).atexit = False  # the exit hook is earlier
 
@@ -178,6 +180,8 @@ class _Copied(Steps):
             self._counters.pause()
             raise
         self._counters.leave(arrived, 0, 0)
+        if (trace := self._counters.trace) is not None:
+            trace.taken(arrived, None, (id(self), self._landing.due - 1), 0)
         return batch
 
 

@@ -20,6 +20,7 @@ class Face(Protocol):
     dataset: Collection
     drop_last: bool
     num_workers: int
+    rank: int
 
     @property
     def padded(self) -> int: ...
@@ -37,7 +38,7 @@ class Face(Protocol):
     def state_dict(self) -> dict[str, Any]: ...
     @property
     def skipped(self) -> tuple[Skipped, ...]: ...
-    def stats(self) -> LoaderStats: ...
+    def stats(self, epoch: int | None = None) -> LoaderStats: ...
     def pause(self) -> AbstractContextManager[None]: ...
 
 
@@ -66,6 +67,11 @@ class SyncLoader:
 
     def __repr__(self) -> str:
         return f"<SyncLoader of {self._loader!r}>"
+
+    @property
+    def loader(self) -> Face:
+        """The loader behind this face."""
+        return self._loader
 
     @property
     def dataset(self) -> Collection:
@@ -135,9 +141,16 @@ class SyncLoader:
         """End all processes and threads of the loader, within 5 s; twice is free."""
         self._loader.close()
 
-    def stats(self) -> LoaderStats:
-        """Return what was counted so far."""
-        return self._loader.stats()
+    def stats(self, epoch: int | None = None) -> LoaderStats:
+        """Return what was counted so far, or in one epoch; see `Loader.stats`.
+
+        Args:
+            epoch: whose numbers are wanted; None: all.
+
+        Raises:
+            ConfigError: there are none of this epoch.
+        """
+        return self._loader.stats(epoch)
 
     def report(self) -> str:
         """Return where the time went, as text."""

@@ -294,7 +294,7 @@ def plain_order(size: int, shuffle: Shuffle, epoch: int, blocks: Callable[[int],
 
 
 def largest_record(table: Table) -> Largest | None:
-    """Return which record is the largest; None where there is none, or the table is a mix."""
+    """Return which record is the largest; None where none has any bytes, or the table is a mix."""
     if not isinstance(table, RecordTable) or not len(table):
         return None
     number = most = first = 0
@@ -302,6 +302,8 @@ def largest_record(table: Table) -> Largest | None:
         if len(sizes) and int(sizes.max()) > most:
             number, most = first + int(sizes.argmax()), int(sizes.max())
         first += len(sizes)
+    if not most:
+        return None
     place = table.places(np.array([number], np.int64))
     return Largest(int(place.shard[0]), int(place.record[0]), most)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["WAYS", "Ended", "Running", "run", "running"]
+__all__ = ["WAYS", "Ended", "Running", "on_terminal", "run", "running"]
 
 REPOSITORY = Path(__file__).parent.parent
 WAYS = ["file", "-c", "stdin"]
@@ -63,6 +64,53 @@ def run(script: str, *arguments: object, folder: Path, way: str = "file") -> End
     last = done.stdout.split()[-1:] or [""]
     after = ended - float(last[0]) if last[0].replace(".", "").isdecimal() and "." in last[0] else 0.0
     return Ended(done.returncode, done.stdout, done.stderr, after)
+
+
+def on_terminal(script: str, *arguments: object, folder: Path, columns: int = 100) -> Ended:
+    """Run a script on a terminal of its own and wait for its end; `out` is all that came to the terminal.
+
+    Args:
+        script: its text; may be indented.
+        arguments: what it finds in `sys.argv[1:]`.
+        folder: where it runs, outside of the repository.
+        columns: of the terminal.
+    """
+    file = folder / "terminal_script.py"
+    file.write_text(textwrap.dedent(script))
+    ours, its = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, str(file), *map(str, arguments)],
+        stdin=its,
+        stdout=its,
+        stderr=its,
+        cwd=folder,
+        env={
+            **{name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")},
+            "PYTHONPATH": str(REPOSITORY),
+            "TERM": "xterm-256color",
+            "COLUMNS": str(columns),
+            "LINES": "40",
+        },
+        start_new_session=True,
+    )
+    os.close(its)
+    came = b""
+    with process:
+        try:
+            while piece := _piece(ours):
+                came += piece
+        finally:
+            process.kill()
+            os.close(ours)
+    return Ended(process.returncode, came.decode().replace("\r\n", "\n"), "", 0.0)
+
+
+def _piece(terminal: int) -> bytes:
+    """Return what came to a terminal; nothing after the last of those who write there has ended."""
+    try:
+        return os.read(terminal, 1 << 16)
+    except OSError:  # Linux says EIO there
+        return b""
 
 
 class Running:

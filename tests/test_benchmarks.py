@@ -59,7 +59,12 @@ def case(script: str, name: str, data: Path, *options: object) -> dict[str, Any]
 
 @pytest.mark.parametrize(
     ("script", "name", "records"),
-    [("tiny.py", "torch", 400), ("tiny.py", "aioload", 400), ("photos.py", "bare-pillow", 64)],
+    [
+        ("tiny.py", "torch", 400),
+        ("tiny.py", "aioload", 400),
+        ("photos.py", "bare-pillow", 64),
+        ("drop_in.py", "swapped", 64),
+    ],
 )
 def test_a_contender_gives_every_sample(data: Path, script: str, name: str, records: int) -> None:
     """Each epoch that is measured has all records, and every figure of the table is there."""
@@ -70,6 +75,14 @@ def test_a_contender_gives_every_sample(data: Path, script: str, name: str, reco
     assert (figures["epochs"], figures["samples"]) == (1, records)
     assert figures["samples_per_second"] > 0
     assert figures["memory_mib"] > figures["shared_mib"] >= 0
+
+
+def test_spectrograms_are_made_once_or_in_every_epoch() -> None:
+    """Each way gives all sounds in each of its epochs, and stands in the table."""
+    status, out = run("audio_cache.py", "--sounds", 6, "--rounds", 1, "--only", "mapped,torch")
+
+    assert status == 0
+    assert [line.split()[0] for line in out.splitlines()[1:]] == ["mapped", "torch"]
 
 
 def test_a_limit_is_watched(data: Path) -> None:
@@ -240,3 +253,35 @@ def test_an_archive_is_indexed_whole() -> None:
     assert status == 0
     assert [(row[0], row[2]) for row in rows] == [("ustar", "600"), ("pax", "600")]
     assert all(float(row[3].replace(",", "")) > 0 < float(row[5]) for row in rows)
+
+
+def test_counting_has_a_price(data: Path) -> None:
+    """Half of the epochs were counted, and calls are turned into a share."""
+    status, out = run("stats_cost.py", "--data", data, "--scale", 0.002, "--rounds", 1)
+
+    told = json.loads(out.splitlines()[0])
+    assert status == 0
+    assert told["samples"] == 400
+    assert told["calls"]["step"] == 2
+    assert 0 < told["calls_ratio"] < 1
+
+
+def test_what_showing_costs_is_compared() -> None:
+    """Both ways of showing have their row for both sizes of batches."""
+    status, out = run("bench_live.py", "--records", 600, "--rounds", 1)
+
+    assert status == 0
+    rows = [line.split()[0::2][:2] for line in out.splitlines()[2:]]
+    assert rows == [["8", "progress"], ["8", "metrics"], ["256", "progress"], ["256", "metrics"]]
+
+
+def test_estimates_are_held_against_epochs(data: Path) -> None:
+    """A case that is asked for has an estimate and a measured epoch in the table."""
+    options = ("--scale", 64 / 6000, "--rounds", 1, "--seconds", 0.1, "--raw", "--only", "hdd")
+
+    status, out = run("plan_accuracy.py", "--data", data, *options)
+
+    assert status == 0
+    [row] = [line.split("|")[1:-1] for line in out.splitlines() if line.startswith("| hdd ")]
+    assert float(row[2]) > 0
+    assert float(row[3]) > 0

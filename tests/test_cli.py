@@ -76,7 +76,9 @@ def test_version_is_told() -> None:
     assert (result.exit_code, result.output) == (0, f"aioload {aioload.__version__}\n")
 
 
-@pytest.mark.parametrize("command", ["pack", "inspect", "verify", "demo", "cache", "cache ls", "cache prune"])
+@pytest.mark.parametrize(
+    "command", ["pack", "inspect", "verify", "bench", "plan", "demo", "cache", "cache ls", "cache prune"]
+)
 def test_each_command_explains_itself(command: str) -> None:
     """`--help` of a command ends well and names the command."""
     result = aio(*command.split(), "--help")

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from aioload.bytelocks import ByteLock
 from aioload.cli._app import app
 from aioload.storage import Cached, MemoryStorage, Packed, Unpacked, read
-from aioload.storage.bytelocks import ByteLock
 from aioload.storage.cachefolder import default_cache_folder
 from aioload.storage.unpackedfiles import slot_of
 

@@ -550,7 +550,7 @@ def test_the_report_names_copies_where_they_limit(lost: dict[str, float], limits
         batches=100, samples=800, consumer_seconds=2.0, device_batches=100, device_seconds=1.0, **lost
     )
 
-    assert ("limit: copies to the device" in render(stats)) == limits
+    assert ("limit:   copy: copies to the device" in render(stats)) == limits
 
 
 def test_overlap_is_a_share() -> None:

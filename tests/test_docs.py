@@ -45,6 +45,7 @@ def test_examples_run_in_order(tmp_path: Path) -> None:
         "07_webdataset.py",
         "08_tfrecord.py",
         "09_gpu.py",
+        "10_audio_mel_cache.py",
         "11_own_storage.py",
         "12_stream_s3.py",
     ]

@@ -22,33 +22,55 @@ PACKAGE = Path(__file__).parent.parent / "aioload"
 FLOORS = (
     ("aioload", "aioload.__main__", "aioload._front"),
     ("aioload.cli",),
+    ("aioload.benching", "aioload.dropin", "aioload.planning"),
     ("aioload.loader",),
-    ("aioload.course", "aioload.iterate", "aioload.options", "aioload.prefetch", "aioload.remains"),
+    (
+        "aioload.course",
+        "aioload.iterate",
+        "aioload.live",
+        "aioload.options",
+        "aioload.pace",
+        "aioload.prefetch",
+        "aioload.prometheus",
+        "aioload.remains",
+        "aioload.watched",
+    ),
     # `loader.sync()` makes a SyncLoader, which knows a loader by protocol only
     ("aioload._pipeline", "aioload.sync"),
-    ("aioload.compose", "aioload.dataset", "aioload.home", "aioload.packing"),
+    ("aioload.compose", "aioload.dataset", "aioload.home", "aioload.mapstyle", "aioload.packing"),
     ("aioload.foreign",),
     ("aioload.batching", "aioload.collection", "aioload.concat", "aioload.mixing", "aioload.subset"),
     ("aioload.table", "aioload.testing", "aioload._device", "aioload._workers"),
     ("aioload.storage", "aioload.shard", "aioload.decode", "aioload.collate", "aioload.digits"),
     (
+        "aioload.accounts",
         "aioload.ahead",
         "aioload.blocking",
+        "aioload.bytelocks",
+        "aioload.cache",
         "aioload.cgroup",
         "aioload.deal",
+        "aioload.diagnosis",
         "aioload.errors",
+        "aioload.frames",
+        "aioload.identity",
         "aioload.lifetime",
         "aioload.machine",
         "aioload.order",
         "aioload.part",
         "aioload.picks",
         "aioload.policy",
+        "aioload.profiled",
         "aioload.ranks",
         "aioload.reason",
         "aioload.report",
+        "aioload.screens",
         "aioload.shares",
         "aioload.state",
         "aioload.stats",
+        "aioload.timeline",
+        "aioload.tracing",
+        "aioload.travel",
         "aioload.tree",
         "aioload.wake",
         "aioload._version",
@@ -60,6 +82,7 @@ TORCH_MODULES = {
     "aioload._device.simulated",
     "aioload._device.torch_device",
     "aioload._pipeline.deliver",
+    "aioload.benching.against",
     "aioload.cli.demo",
 }
 
@@ -153,6 +176,15 @@ def test_the_front_door_stays_light(package: str) -> None:
 def test_local_sets_load_no_network_client(package: str) -> None:
     """What reads and writes folders imports none, though they are always installed."""
     code = f"import sys, aioload.loader, aioload.shard.writer; sys.exit({package!r} in sys.modules)"
+
+    status = subprocess.run([sys.executable, "-c", code], cwd=PACKAGE.parent, check=False).returncode
+
+    assert status == 0
+
+
+def test_a_loader_loads_nothing_that_draws() -> None:
+    """What draws lines on terminals is imported where one is drawn."""
+    code = "import sys, aioload.loader; sys.exit('rich' in sys.modules)"
 
     status = subprocess.run([sys.executable, "-c", code], cwd=PACKAGE.parent, check=False).returncode
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from orders import WORLDS, own, ranks, steps_of
 
 from aioload import ConfigError
-from aioload.part import Part
+from aioload.part import Part, is_worth_sharing, readers_of_piece
 
 SIZES = st.integers(0, 120)
 ROWS = st.integers(1, 9)
@@ -241,3 +241,24 @@ def _run(
     positions = {part.position_after(steps) for part in parts}
     assert len(positions) == 1
     return [position for part in parts for position in own(part, steps)], positions.pop()
+
+
+@pytest.mark.parametrize(
+    ("world_size", "lanes", "readers"), [(1, 192, 1), (8, 192, 1), (256, 192, 4), (100, 192, 25), (7, 1, 7)]
+)
+def test_readers_of_a_piece(world_size: int, lanes: int, readers: int) -> None:
+    """They are as many as positions of a lane go to: one where the world size divides the lanes."""
+    ranks = {place * lanes % world_size for place in range(world_size)}
+
+    assert readers_of_piece(world_size, lanes) == len(ranks) == readers
+
+
+@pytest.mark.parametrize(
+    ("readers", "record_bytes", "shared"),
+    [(1, 1 << 40, True), (64, 2048, True), (5, 1 << 18, True), (5, 300_000, False), (125, 100_000, False)],
+)
+def test_pieces_that_waste_a_mebibyte_are_not_read_whole(
+    readers: int, record_bytes: int, shared: bool
+) -> None:
+    """For each record of its own a rank reads so many of others, which may be less than a mebibyte."""
+    assert is_worth_sharing(readers, record_bytes) is shared

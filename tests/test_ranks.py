@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from batches import counted, take_sync
+from batches import counted, pack, plain, take_sync
 
 from aioload import ConfigError, Loader
+from aioload.options import warn_of_lanes
+from aioload.order import Shuffle
 from aioload.ranks import find_rank
 
 
@@ -140,3 +142,44 @@ def test_ranks_share_a_set(tmp_path: Path, world_size: int, shuffle: Any) -> Non
     assert [len(one) for one in found] == lengths == [-(-61 // (4 * world_size))] * world_size
     assert sorted(n for one in own for n in one) == list(range(61))
     assert sum(padded) == -61 % world_size
+
+
+@pytest.mark.parametrize("wasted", [1 << 20, 1 << 30])
+def test_ranks_that_share_pieces_of_large_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wasted: int
+) -> None:
+    """O1: where others have most of a piece, a rank reads only its own records; batches are the same."""
+    rng = np.random.default_rng(4)
+    samples = ({"n": n, "array": rng.integers(0, 99, 300_000, np.uint8)} for n in range(40))
+    path = pack(tmp_path / "set", {"n": "int", "array": "ndarray"}, samples, shard_bytes=4 << 20)
+    options: dict[str, Any] = {"shuffle": True, "lanes": 2, "block_bytes": 4 << 20, "num_workers": 0}
+    options |= {"batch_size": 2, "reads": "file", "rank": 3, "world_size": 5}
+    expected = [plain(batch) for batch in take_sync(Loader(path, **options))]
+    monkeypatch.setattr("aioload.part._WASTED", wasted)
+
+    loader = Loader(path, **options)
+    with loader.sync() as batches:
+        found, stats = [plain(batch) for batch in batches], batches.stats()
+
+    assert found == expected
+    assert (stats.read_bytes / stats.record_bytes < 1.5) is (wasted == 1 << 20)
+    assert (stats.window_bytes == 0) is (wasted == 1 << 20)
+
+
+@pytest.mark.parametrize(
+    ("world_size", "lanes", "data_bytes", "told"),
+    [
+        (1000, 192, 1 << 40, "lanes=1000"),
+        (100, 192, 1 << 40, "lanes=200"),
+        (1000, 192, 1 << 20, None),
+        (8, 192, 1 << 40, None),
+    ],
+)
+def test_lanes_that_do_not_fit_are_told(
+    caplog: pytest.LogCaptureFixture, world_size: int, lanes: int, data_bytes: int, told: str | None
+) -> None:
+    """Where many ranks read the same pieces, a warning names lanes with which they would not."""
+    warn_of_lanes(Shuffle("block", 0, lanes, 1 << 18), world_size, data_bytes)
+
+    assert [told in record.message for record in caplog.records if told] == [True] * bool(told)
+    assert bool(caplog.records) is bool(told)

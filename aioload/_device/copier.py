@@ -272,17 +272,21 @@ class Copier:
 
     def _send(self, cargo: Cargo, landing: Landing) -> Entry:
         """Ask for all that brings a batch to the device; whatever fails, its memory is let go."""
+        trace, began, cargo.step = self._counters.trace, time.perf_counter(), landing.brought
         try:
             if len(landing.marks) > _LEAD:
                 self._reap(0)  # which waits for no step
             while len(landing.marks) > _LEAD:
                 landing.marks.popleft().synchronize()
-            return self._sender.send(cargo)
+            entry = self._sender.send(cargo)
         except Exception as error:
             self._sender.settle()
             traceback.clear_frames(error.__traceback__)  # who keeps the error need not keep the batch
             cargo.release()
             raise
+        if trace is not None:
+            trace.sent(began, cargo.batch_id, cargo.step, entry.size)
+        return entry
 
     def _may_go_on(self, landing: Landing, *, needs_room: bool = False) -> bool:
         """Wait as long as copies are paused; False where this iteration is over."""

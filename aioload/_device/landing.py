@@ -50,6 +50,10 @@ class Cargo:
     """Makes of the batch on the device what is handed over."""
     release: Callable[[], None] = field(default=lambda: None)
     """Called when the device has read all of it."""
+    batch_id: tuple[int, int] | None = None
+    """What a trace calls it."""
+    step: int = 0
+    """Batches of the iteration before it."""
 
 
 class Source(Protocol):

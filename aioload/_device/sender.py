@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,39 @@ class _Flight:
     moves: list[Move]
     begun: Event
     done: Event
+    asked: float  # when
+
+
+class _Clock:
+    """Tells when a device did something, by the host's clock; its own tells distances only.
+
+    Args:
+        device: whose.
+        stream: in which it looks for a place whose time is known.
+    """
+
+    def __init__(self, device: Device, stream: Stream) -> None:
+        self._device = device
+        self._free = 0.0  # when the last copy had ended
+        tries = [self._try(stream) for _ in range(3)]
+        _, self._zero, self._at = min(tries, key=lambda one: one[0])
+
+    def began(self, flight: _Flight, seconds: float) -> float:
+        """Return when a copy began that is complete now; later ones never before earlier ones have ended."""
+        late = self._at + self._device.seconds(self._zero, flight.begun) + seconds - time.perf_counter()
+        self._at -= max(late, 0.0)  # it would have ended in the future: the host saw zero late
+        began = self._at + self._device.seconds(self._zero, flight.begun)
+        began = max(began, flight.asked, self._free)
+        self._free = began + seconds
+        return began
+
+    def _try(self, stream: Stream) -> tuple[float, Event, float]:
+        """Return how long a place took to be passed, the place, and when the host saw that."""
+        began = time.perf_counter()
+        event = self._device.record(stream, timed=True)
+        event.synchronize()
+        now = time.perf_counter()
+        return now - began, event, now
 
 
 class Sender:
@@ -52,6 +86,7 @@ class Sender:
         self._counters = counters
         self._stream: Stream = None
         self._flights: deque[_Flight] = deque()
+        self._clock: _Clock | None = None  # while there is a trace
 
     @property
     def flights(self) -> int:
@@ -74,6 +109,9 @@ class Sender:
 
         if parcel.there:  # made in this thread, on the stream that is its current one, and maybe not yet done
             self._device.wait(self._stream, self._device.record(self._device.current_stream()))
+        if self._counters.trace is not None and self._clock is None:
+            self._clock = _Clock(self._device, self._stream)
+        asked = time.perf_counter()
         begun = self._device.record(self._stream, timed=True)
         found, block, size, stage = self._bring(parcel)
         for leaf in parcel.foreign:
@@ -88,7 +126,9 @@ class Sender:
         others = {leaf: found.get(leaf, parcel.leaves[leaf]) for leaf in (*parcel.foreign, *parcel.there)}
         blocks = (block, *storages_in(list(others.values()), self._device.holds))
         entry = Entry(cargo.finish(parcel.build(found)), size, done, blocks)
-        self._flights.append(_Flight(cargo, parcel.moves, begun, done))  # last: what fails releases the cargo
+        self._flights.append(
+            _Flight(cargo, parcel.moves, begun, done, asked)
+        )  # last: what fails releases the cargo
         return entry
 
     def reap(self, left: int) -> None:
@@ -97,7 +137,11 @@ class Sender:
             flight = self._flights[0]
             flight.done.synchronize()
             self._flights.popleft()
-            self._counters.add(device_seconds=self._device.seconds(flight.begun, flight.done))
+            seconds = self._device.seconds(flight.begun, flight.done)
+            self._counters.add(device_seconds=seconds)
+            if (trace := self._counters.trace) is not None and self._clock is not None:
+                began = self._clock.began(flight, seconds)
+                trace.copied(began, seconds, flight.cargo.batch_id, flight.cargo.step)
             flight.cargo.release()
 
     def settle(self) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import time
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ from .._workers.layout import align, descriptor, texts
 from .._workers.pool import WorkerDied
 from .._workers.space import Span
 from ..errors import AioloadError, SampleError, ShardError, WorkerError
+from .caching import warn
 from .careful import Careful, Piece, Suspects
 from .deliver import Joined, Made
 from .parts import Part
@@ -38,6 +40,9 @@ if TYPE_CHECKING:
     from .._workers.pool import Runner
     from ..policy import Skips
     from ..stats import Counters
+    from ..timeline import Batch
+    from ..tracing import Teller
+    from .caching import Caching
     from .mapped import Mapped
     from .memory import Lease, Memory
     from .plan import Run
@@ -69,6 +74,7 @@ class Decoder:
         decide: what becomes of a record that fails (see `Careful`); None: its error takes the batch's place.
         mapped: shards that workers map; None if all records are in the arena.
         between: called now and then while something takes long.
+        caching: finds samples that were kept; None if none are.
     """
 
     def __init__(
@@ -85,6 +91,7 @@ class Decoder:
         decide: Decide | None,
         mapped: Mapped | None = None,
         between: Callable[[], object] = int,
+        caching: Caching | None = None,
     ) -> None:
         self._runner = runner
         self._memory = memory
@@ -97,6 +104,7 @@ class Decoder:
         self._decide = decide
         self._mapped = mapped
         self._between = between
+        self._caching = caching
 
     async def make(
         self,
@@ -122,6 +130,7 @@ class Decoder:
 
         Raises:
             Unmapped: records cannot be had from mapped files; some steps may have been put before.
+            Lost: samples that were kept cannot be had; likewise.
             TooSmall: the run needs more memory than it may have; likewise.
         """
         walk = Walk(self, run, leases, table, put, patient=alone)
@@ -160,11 +169,13 @@ class Walk:
         self._decide = decoder._decide
         self._mapped = decoder._mapped
         self._between = decoder._between
+        self._caching = decoder._caching
         self._run = run
         self._leases = leases
         self._table = table
         self._put = put
         self._patient = patient
+        self._answered: set[int] = set()  # where the tables of jobs begin that were done before
 
     def parts(self, step: int, count: int) -> Iterator[Part]:
         """Cut a batch into `count` parts of nearly equal length."""
@@ -543,31 +554,75 @@ class Walk:
 
     async def _do(self, job: Job, leases: list[Lease]) -> Answer:
         """Have a job done; what it touches stays leased until it has ended, even if nobody waits any more."""
+        if self._caching is not None and isinstance(job, Decode):
+            job = self._caching.with_files(job, self._rows_of(job))
         kept = [lease.keep() for lease in (*leases, *self._leases)]
 
         def done() -> None:
             for lease in kept:
                 lease.release()
 
+        asked = time.perf_counter()
         try:
             answer = await self._runner.run(job, self._run.order, done)
         except WorkerDied as died:
+            if (trace := self._counters.trace) is not None:
+                trace.died(died.how, self._batches(job))
             if self._is_mapped and died.exit_code == -signal.SIGBUS:  # the file was cut under its mapping
                 raise Unmapped from died
             if isinstance(job, Decode) and not job.collect and died.row is not None:
                 self._suspect(job, died.row)
             raise
+        if (trace := self._counters.trace) is not None:
+            self._trace(trace, job, answer, asked)
         if self._mapped is not None:
             self._mapped.note(answer.faults)
             if any(map(_is_unmapped, answer.outcomes)):
                 raise Unmapped
+        if self._caching is not None:
+            # a job that is repeated finds what it has kept itself
+            self._caching.take_in(answer, is_repeated=job.table.start in self._answered)
+            self._answered.add(job.table.start)
+        else:
+            warn(self._counters, answer.notes)
         self._count(job, answer)
         return answer
+
+    def _rows_of(self, job: Decode) -> NDArray[Any]:
+        """Return the rows of the run's table that a job is about."""
+        first = (job.table.start - self._table) // TABLE.itemsize
+        return self._run.table[first : first + len(job.table) // TABLE.itemsize]
+
+    def _trace(self, trace: Teller, job: Job, answer: Answer, asked: float) -> None:
+        """Tell a trace of a job that has come back."""
+        parts = (
+            ("decode", answer.decode_seconds),
+            ("prepare", answer.prepare_seconds),
+            ("transform", answer.transform_seconds),
+            ("collate", answer.collate_seconds),
+        )
+        what = "collate" if isinstance(job, Collate) else ""
+        place = answer.pid, answer.began, answer.stopped
+        trace.job(what, self._batches(job), asked, place, parts)
+
+    def _batches(self, job: Job) -> tuple[Batch, ...]:
+        """Return the batches that a job is about, as traces call them."""
+        number, first = self._run.order[0], self._run.first_step
+        if isinstance(job, Collate):
+            return ((number, job.step),)
+        steps = list(dict.fromkeys(segment.step for segment in job.segments))
+        last, rows = steps[-1] - first, self._run.rows
+        joined = job.segments[-1].batch_rows - rows[last]
+        while joined > 0:  # batches that are made as if they were one
+            last += 1
+            joined -= rows[last]
+            steps.append(first + last)
+        return tuple((number, step) for step in steps)
 
     @property
     def _is_mapped(self) -> bool:
         """Whether the run's records lie in mapped files."""
-        return self._mapped is not None and bool(self._run.table["mapped"][:1].any())
+        return self._mapped is not None and bool(self._run.table["mapped"].any())
 
     def _suspect(self, job: Decode, row: int) -> None:
         """Note the record of a job at which a worker died."""
@@ -579,16 +634,25 @@ class Walk:
     def _count(self, job: Job, answer: Answer) -> None:
         if isinstance(job, Decode):
             records = sum(segment.rows for segment in job.segments)
-            seconds = answer.decode_seconds + answer.transform_seconds + answer.collate_seconds
+            seconds = answer.decode_seconds + answer.prepare_seconds
+            seconds += answer.transform_seconds + answer.collate_seconds
+            seconds += 0.0 if answer.kept is None else answer.kept.read_seconds
+            self._counters.add(uneven_seconds=self._sizes.excess(records, answer))
             if not any(outcome.failure for outcome in answer.outcomes):
                 self._sizes.took(records, seconds)
         self._counters.add(
             jobs=1,
             decode_seconds=answer.decode_seconds,
+            prepare_seconds=answer.prepare_seconds,
+            prepared_samples=answer.prepared,
+            measured_samples=int(answer.prepared_bytes > 0),
+            prepared_bytes=answer.prepared_bytes,
             transform_seconds=answer.transform_seconds,
             collate_seconds=answer.collate_seconds,
             work_seconds=answer.work_seconds,
             blocked_seconds=answer.blocked_seconds,
+            queued_seconds=answer.queued_seconds,
+            check_seconds=answer.check_seconds,
         )
 
     def _note_misfit(self, part: Part, outcome: Outcome) -> None:

@@ -1,9 +1,9 @@
 """Deliver: finished bytes in the arena become the batch that the user gets.
 
-Arrays become torch tensors over the arena's memory, without a copy; the lease goes back when the last tensor
-over it has gone. A batch that may not stay in the arena (it lies in the head's zone, or the user keeps so
-many that the pipeline would starve) becomes a private copy first. Either way what was handed over never
-changes.
+Arrays become torch tensors over the arena's memory, or stay numpy's, without a copy; the lease goes back when
+the last of them has gone. A batch that may not stay in the arena (it lies in the head's zone, or the user
+keeps so many that the pipeline would starve) becomes a private copy first. Either way what was handed over
+never changes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._workers.layout import Layout, Leaf, Tree, batch_tree, tensor, tree_of, unpack_leaves, view
-from ..errors import SampleError
+from ..errors import ConfigError, SampleError
 from ..tree import flatten, unflatten
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .memory import Charge, Lease, Memory
 
 __all__ = [
+    "OUTPUTS",
     "Delivery",
     "Joined",
     "Made",
@@ -35,8 +36,15 @@ __all__ = [
     "without_rows",
 ]
 
-Output = Callable[[NDArray[Any]], Any]
-"""What becomes of an array over the arena."""
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What becomes of what lies in the arena."""
+
+    of_array: Callable[[NDArray[Any]], Any]
+    """Of an array, or a number as an array without dimensions."""
+    of_tensor: Callable[[NDArray[np.uint8], Leaf], Any]
+    """Of the bytes of a tensor that user code made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +81,17 @@ class Delivery:
     skipped: Skips = field(default_factory=list)
     outside: Charge | None = None  # for what lies outside of the arena while it waits
     place: NDArray[np.uint8] | None = None  # where all of it lies, if it lies in one piece
+    batch_id: tuple[int, int] | None = None  # pass and step, for a trace
 
 
-def to_torch(array: NDArray[Any]) -> Any:
-    """Return an array as a tensor over the same memory."""
-    import torch
-
+def _torch_of_array(array: NDArray[Any]) -> Any:
+    try:
+        import torch
+    except ImportError as error:
+        raise ConfigError(
+            f'torch cannot be imported ({error}); install it, or have arrays with output="numpy"',
+            cause=repr(error),
+        ) from error
     try:
         return torch.from_numpy(array)
     except TypeError as error:
@@ -87,9 +100,29 @@ def to_torch(array: NDArray[Any]) -> Any:
         ) from error
 
 
-def to_numpy(array: NDArray[Any]) -> Any:
-    """Return an array as it is."""
+def _array_as_it_is(array: NDArray[Any]) -> Any:
     return array
+
+
+def _array_of_tensor(raw: NDArray[np.uint8], leaf: Leaf) -> Any:
+    try:
+        dtype = np.dtype(leaf.dtype)  # numpy and torch agree in the names of all dtypes that both have
+    except TypeError as error:
+        raise SampleError(
+            f"numpy has no dtype for torch's {leaf.dtype}; convert such tensors in the transform",
+            cause=str(error),
+        ) from error
+    return raw.view(dtype).reshape(leaf.shape)
+
+
+to_torch = Output(_torch_of_array, tensor)
+"""Tensors of torch, over the same memory."""
+
+to_numpy = Output(_array_as_it_is, _array_of_tensor)
+"""Arrays of numpy; nothing here imports torch for them."""
+
+OUTPUTS = {"torch": to_torch, "numpy": to_numpy}
+"""What users can ask for, by name."""
 
 
 def deliver(made: Made, memory: Memory, output: Output, on_copy: Callable[[], None]) -> Delivery:
@@ -219,5 +252,5 @@ def _build(made: Made, place: NDArray[np.uint8], output: Output) -> Any:
 def _finish(value: Any, leaf: Leaf, output: Output) -> Any:
     """Return one leaf as the user gets it."""
     if leaf.kind in ("array", "scalar"):
-        return output(np.asarray(value))
-    return tensor(value, leaf) if leaf.kind == "tensor" else value
+        return output.of_array(np.asarray(value))
+    return output.of_tensor(value, leaf) if leaf.kind == "tensor" else value

@@ -61,7 +61,7 @@ class _FromHandover:
         def finish(batch: Any) -> Delivery:
             return replace(item, batch=batch, lease=None, outside=None, place=None)
 
-        return Cargo(item.batch, item.place, finish, release=lambda: _let_go(item))
+        return Cargo(item.batch, item.place, finish, lambda: _let_go(item), item.batch_id)
 
     def wait(self, timeout: float) -> None:
         """Block until there is something to take."""

@@ -115,6 +115,11 @@ class Engine:
                 self._post(lambda turns: turns.begin(plan, handover, following, number))
         return handover if self._copier is None else copied(handover, self._copier)
 
+    def levels(self) -> dict[str, float]:
+        """Return how things are as of now, by their names in the stats."""
+        turns = self._turns
+        return {} if turns is None else turns.levels()
+
     def pause(self) -> AbstractContextManager[None]:
         """Return a context in which nothing is done to the device."""
         return contextlib.nullcontext() if self._copier is None else self._copier.pause()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from ..errors import AioloadError, ShardError, StorageError
-from .memory import let_go
+from ..frames import let_go
 
 if TYPE_CHECKING:
     from .._workers.pool import Order
@@ -72,6 +72,11 @@ class Reader:
         """Reads that may be in flight."""
         return self._slots.total
 
+    @property
+    def running(self) -> int:
+        """Reads that are in flight."""
+        return self._slots.taken
+
     async def read_into(self, shard: int, start: int, out: memoryview, order: Order) -> None:
         """Fill memory with the bytes of a shard from `start` on; what has the lower order comes first."""
         source = self._sources[shard]
@@ -82,6 +87,8 @@ class Reader:
                 began = time.perf_counter()
                 await storage.read_into(self._shards[shard], start + place, part)
                 self._counters.read(len(part), time.perf_counter() - began)
+                if (trace := self._counters.trace) is not None:
+                    trace.read(self._shards[shard], began, len(part), order)
             self._on_read()
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -14,8 +16,14 @@ from .._workers.arena import Arena, ArenaHandle
 from .._workers.jobs import MARK
 from .._workers.layout import align, foreseen
 from .._workers.pool import PoolOptions, WorkerPool
-from ..storage import close
+from .._workers.task import Worker
+from ..cache.guard import Guard
+from ..cache.guard import read as read_memory
+from ..cache.shelf import Holding, Shelf
+from ..machine import usable_cpus
+from ..storage import LocalStorage, close
 from ..storage.threads import DaemonExecutor
+from .caching import Caching
 from .careful import Suspects
 from .deliver import Output
 from .fetch import Reader
@@ -26,6 +34,7 @@ from .needs import UNKNOWN, Growth, Need
 from .sizes import Sizes
 from .slots import Slots
 from .tuner import FIRST_READS, Tuner
+from .watch import Watch
 from .zones import divide, least, too_small
 
 if TYPE_CHECKING:
@@ -39,11 +48,15 @@ if TYPE_CHECKING:
     from ..errors import AioloadError, ConfigError
     from ..stats import Counters
     from ..storage import Storage
+    from .reorder import Handover
 
 __all__ = ["MAX_READ_BYTES", "Adopt", "House", "Settings"]
 
 Adopt = Callable[["NDArray[Any]", Callable[[int, int], None]], None]
 """Takes memory, and what makes its pages present."""
+
+# in the user's thread: what signal handlers raise to end the program is not the transform's
+CAUGHT = (Exception, GeneratorExit, asyncio.CancelledError)
 
 _MOST_READS = 64  # at once, where a storage does not say
 MAX_READ_BYTES = 4 << 20  # a thread hop costs nothing that can be measured at this size
@@ -72,6 +85,8 @@ class Settings:
     convert: Convert | None = None  # and what becomes of them there
     need: Need = UNKNOWN  # of any batch, as far as it is known
     growth: Growth | None = None  # what becomes of records, if that is known
+    extents: Callable[[], Sequence[tuple[int, int]]] = tuple  # where records begin and end in each shard
+    holding: Holding | None = None  # what is kept of samples
 
 
 class House:
@@ -103,7 +118,7 @@ class House:
             settings.workers.num_workers, settings.record_bytes, memory.limit // 16, settings.growth
         )
         recipe = settings.recipe
-        if recipe.transform is None and recipe.collate is None:
+        if recipe.decodes_alone:
             layout = foreseen(recipe.decoders)
             if layout is not None:
                 self.sizes.learn(layout)
@@ -124,8 +139,15 @@ class House:
             on_read=self.tuner.look,
         )
         self.suspects = Suspects()
+        self.caching: Caching | None = None
+        self.worker: Worker | None = None  # does jobs in the user's thread
         self.pool: WorkerPool | None = None
+        self.handover: Handover[Any] | None = None  # where the user takes
         self._active: dict[Order, Callable[[], bool]] = {}
+        self._brought: set[Order] = set()  # runs whose bytes are all there
+        self.watch = Watch(counters, memory, self.tuner)
+        self.watch.wanted, self.watch.late = self._wanted, self._late
+        memory.on_wait = self.tuner.on_hold = self.watch.look
         memory.follow(self._head)
 
     @classmethod
@@ -163,14 +185,16 @@ class House:
             data_bytes=settings.data_bytes,
             num_workers=settings.workers.num_workers,
             checked=all(settings.recipe.checked),
+            extents=settings.extents,
         )
-        if mapped is not None:
+        if mapped is not None and not mapped.reads:
             zones = replace(zones, shared=zones.head)  # nothing is read
         counters.set(
             memory_limit=settings.memory_limit,
             num_workers=settings.workers.num_workers,
             window_bytes=zones.shared - zones.head,
-            mapped=mapped is not None,
+            mapped=mapped is not None and not mapped.reads,
+            cpus=usable_cpus(),
         )
         if adopt is not None:
             first = zones.shared
@@ -181,8 +205,14 @@ class House:
         if settings.need.known:
             memory.settle()
         house = cls(settings, counters, memory, storages, mapped)
+        shelf = house._open_shelf(stack)
+        if not settings.workers.num_workers:
+            kept = None if shelf is None else shelf.memory
+            house.worker = Worker(arena.array, house._recipe(), memory=kept, caught=CAUGHT)
+            stack.callback(house.worker.close)
         if settings.workers.num_workers:
-            house.pool = house.tuner.pool = house._open_pool(stack)
+            house.pool = house.tuner.pool = house.watch.pool = house._open_pool(stack, shelf)
+            house.pool.on_change = house.watch.look
             stack.push_async_callback(house.end_workers)
             group.start_soon(house.pool.serve)
         return house
@@ -209,14 +239,49 @@ class House:
             order: its urgency.
             is_due: tells whether the user has taken all that comes before it.
         """
+        self.watch.look()
         self._active[order] = is_due
         self.memory.look_again()
 
+    def note_brought(self, order: Order) -> None:
+        """Note that all bytes of a run are there."""
+        self.watch.look()
+        self._brought.add(order)
+
     def leave(self, order: Order) -> None:
         """Note that a run is done."""
+        self.watch.look()
         del self._active[order]
+        self._brought.discard(order)
         self.memory.look_again()
-        self.counters.set(memory_peak=self.memory.peak)
+        self.counters.set(memory_peak=self.memory.peak, lease_waits=self.memory.waits)
+
+    def levels(self) -> dict[str, float]:
+        """Return how things are as of now, by their names in the stats; from any thread."""
+        pool, handover = self.pool, self.handover
+        return self.watch.levels() | {
+            "memory_used": self.memory.used,
+            "leases": self.memory.leases,
+            "batches_ready": 0 if handover is None else handover.ready,
+            "runs_under_way": len(self._active),
+            "jobs_waiting": 0 if pool is None else pool.jobs_waiting,
+            "jobs_running": 0 if pool is None else pool.jobs_running,
+            "reads_running": self.reader.running,
+        }
+
+    def _wanted(self) -> str:
+        """Return what the batch that the user waits for needs next; from any thread."""
+        active = tuple(self._active)  # at once, as the engine may change it meanwhile
+        if not active:
+            return ""
+        first = min(active)
+        is_due = self._active.get(first)
+        if is_due is None or not is_due() or (self.handover is not None and self.handover.is_ready):
+            return ""
+        return "work" if first in self._brought else "read"
+
+    def _late(self) -> bool:
+        return self.handover is not None and self.handover.late
 
     def _head(self) -> Order | None:
         """Return what the user needs next: the first run under way, if all before it was taken."""
@@ -225,7 +290,27 @@ class House:
         number, first = min(self._active)
         return number, first if self._active[number, first]() else first - 1
 
-    def _open_pool(self, stack: contextlib.AsyncExitStack) -> WorkerPool:
+    def _open_shelf(self, stack: contextlib.AsyncExitStack) -> Shelf | None:
+        """Open what samples are kept in; None where none are."""
+        settings = self.settings
+        if settings.holding is None:
+            return None
+        shelf = Shelf(settings.holding, read_memory())
+        stack.callback(shelf.close)
+        storage = None if shelf.folder is None else LocalStorage(shelf.folder)
+        if storage is not None:
+            stack.push_async_callback(_close, [storage])
+        guard = Guard()
+        self.caching = Caching(shelf, self.counters, self.tuner, guard, storage)
+        return shelf
+
+    def _recipe(self) -> Recipe:
+        """Return the recipe as workers need it."""
+        paths = () if self.mapped is None else self.mapped.paths
+        stock = None if self.caching is None else self.caching.plan
+        return replace(self.settings.recipe, paths=paths, stock=stock)
+
+    def _open_pool(self, stack: contextlib.AsyncExitStack, shelf: Shelf | None) -> WorkerPool:
         options = self.settings.workers
         most = options.most_workers or options.num_workers
         # a worker may wait for its start while two before it end, and ending takes two threads
@@ -233,10 +318,16 @@ class House:
         stack.callback(threads.shutdown, wait=False)
         # all at once: later they would lie in the middle of what is free
         marks = [self.memory.reserve(MARK.itemsize) for _ in range(most)]
-        paths = () if self.mapped is None else self.mapped.paths
-        recipe = cloudpickle.dumps(replace(self.settings.recipe, paths=paths))
-        handle = ArenaHandle(self.memory.arena)
-        return WorkerPool(options, handle, marks, recipe, threads, lambda: self.counters.add(restarts=1))
+        recipe = cloudpickle.dumps(self._recipe())
+        kept = None if shelf is None else shelf.memory
+        handle = ArenaHandle(self.memory.arena, None if kept is None else kept.fd)
+        restarted = partial(self.counters.add, restarts=1)
+        return WorkerPool(options, handle, marks, recipe, threads, restarted, self._started)
+
+    def _started(self, process: int, began: float) -> None:
+        """Tell a trace of a worker that is up."""
+        if (trace := self.counters.trace) is not None:
+            trace.started(process, began)
 
 
 def reserved_bytes(workers: PoolOptions) -> int:

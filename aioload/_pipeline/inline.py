@@ -78,7 +78,7 @@ class InlineRunner:
 def _generators_put_back() -> Iterator[None]:
     """Leave the user's global generators as they were."""
     # the engine's thread may be importing it right now; this waits until it is whole
-    torch: Any = importlib.import_module("torch") if "torch" in sys.modules else None
+    torch: Any = importlib.import_module("torch") if sys.modules.get("torch") else None
     python, legacy = random.getstate(), np.random.get_state()
     tensors = torch.get_rng_state() if torch is not None else None
     try:

@@ -38,18 +38,18 @@ class Manners:
         self._sleep = sleep
         self._since = 0.0
         self._before = (0, 0.0)
-        self._gentle = False
+        self.gentle = False
 
     def look(self) -> None:
         """See whether the user's thread has something to do of its own."""
         before, self._before = self._before, self._counters.pace
         batches, seconds = self._before[0] - before[0], self._before[1] - before[1]
         if batches > 0:
-            self._gentle = seconds > batches * _BUSY_USER
+            self.gentle = seconds > batches * _BUSY_USER
 
     def give_way(self) -> None:
         """Let the user's thread go on, if this one has computed for a while and nobody waits for it."""
-        if not self._gentle:
+        if not self.gentle:
             return
         now = self._clock()
         if now - self._since < _LONGEST:

@@ -21,14 +21,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import heapq
 import itertools
 import logging
-import traceback
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import anyio
 
 from .._workers.layout import align
 from .._workers.space import Space
@@ -42,11 +44,14 @@ if TYPE_CHECKING:
     from .._workers.space import Span
     from .zones import Zones
 
-__all__ = ["Charge", "Lease", "Memory", "TooSmall", "let_go"]
+__all__ = ["Charge", "Lease", "Memory", "TooSmall"]
 
 _log = logging.getLogger("aioload.loader")
 
 _SHARED_FOR_KEPT = 0.5  # share of the shared zone that the user may keep before copies are made
+_PATIENCE = (
+    0.5  # seconds to wait for memory that nobody should need, before errors that keep it are looked for
+)
 _WINDOW: Order = (-1, -1)  # what pieces count under: they are no run's
 
 
@@ -159,7 +164,10 @@ class Memory:
         self._look: Callable[[], Order | None] = lambda: None
         self._numbers = itertools.count()
         self._loop = asyncio.get_running_loop()
+        self.on_wait: Callable[[], object] = int  # before somebody begins to wait for memory, or has waited
         self.peak = 0
+        self.leases = 0  # that there are
+        self.waits = 0  # how often somebody had to wait
 
     @property
     def settled(self) -> bool:
@@ -252,6 +260,8 @@ class Memory:
         if lease is not None:
             return lease
 
+        self.on_wait()
+        self.waits += 1
         waiter = _Waiter(order, next(self._numbers), size, patient, self._loop.create_future())
         heapq.heappush(self._waiting, waiter)
         self._serve()
@@ -278,7 +288,12 @@ class Memory:
     async def until_gone(self, order: Order) -> None:
         """Wait until a run needs nothing any more: jobs that nobody waits for may still write for a while."""
         while self._needs.get(order):
-            await self._leaving.setdefault(order, asyncio.Event()).wait()
+            gone = self._leaving.setdefault(order, asyncio.Event())
+            with anyio.move_on_after(_PATIENCE) as waiting:
+                await gone.wait()
+            if waiting.cancelled_caught:
+                gc.collect()  # an error in a cycle with its frames may keep an array over the memory
+                self.look_again()
 
     def window_nowait(self, size: int) -> Lease | None:
         """Return a lease in the window's zone if there is room for it now."""
@@ -287,6 +302,7 @@ class Memory:
         if span is None:
             return None
         self._needs[_WINDOW] = self._needs.get(_WINDOW, 0) + len(span)
+        self.leases += 1
         self.peak = max(self.peak, self._space.used)
         return Lease(self, span, _WINDOW, private=False)
 
@@ -331,11 +347,13 @@ class Memory:
         else:
             self._shared += len(span)
         self._needs[order] = self._needs.get(order, 0) + len(span)
+        self.leases += 1
         self.peak = max(self.peak, self._space.used)
         return Lease(self, span, order, private=private)
 
     def _free(self, lease: Lease) -> None:
         size, lease.freed = len(lease), True
+        self.leases -= 1
         if lease.held:
             self._held -= size
         self._space.release(lease.span)
@@ -367,6 +385,7 @@ class Memory:
                 if not self._hopeless(waiter):
                     return
                 lease = self._lease_beyond(waiter) if waiter.patient else None
+            self.on_wait()
             if lease is not None:
                 waiter.got.set_result(lease)
             elif not waiter.got.done():
@@ -422,13 +441,3 @@ def _subtract(sizes: dict[Order, int], order: Order, size: int) -> None:
     sizes[order] -= size
     if not sizes[order]:
         del sizes[order]
-
-
-def let_go(error: BaseException) -> None:
-    """Let the frames that an error came through go of memory: else whoever keeps the error keeps that too."""
-    part: BaseException | None = error
-    seen: set[int] = set()
-    while part is not None and id(part) not in seen:
-        seen.add(id(part))
-        traceback.clear_frames(part.__traceback__)
-        part = part.__cause__ or part.__context__

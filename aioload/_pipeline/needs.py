@@ -108,7 +108,7 @@ def foresee(recipe: Recipe, num_workers: int, most_parts: int) -> Growth | None:
         num_workers: a batch is cut into as many parts, or
         most_parts: if that is more.
     """
-    if recipe.transform is not None or recipe.collate is not None:
+    if not recipe.decodes_alone:
         return None
     decoders = [decoder for _, decoder in recipe.decoders]
     examples = [getattr(decoder, "example", None) for decoder in decoders]

@@ -9,9 +9,10 @@ comes bare, at its own step.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ import numpy as np
 
 from .._workers.files import Unmapped
 from .._workers.layout import align
+from ..cache.stock import Lost
 from ..errors import AioloadError
 from ..reason import first_of
 from .decode import Decoder
@@ -29,7 +31,7 @@ from .fetch import Fetcher
 from .house import MAX_READ_BYTES
 from .memory import TooSmall
 from .needs import Need
-from .plan import merge, plan_run
+from .plan import AT_ONCE, merge, plan_run
 from .window import Window
 
 if TYPE_CHECKING:
@@ -101,6 +103,7 @@ class Pass:
             decide=house.settings.decide,
             mapped=house.mapped,
             between=house.manners.give_way,
+            caching=house.caching,
         )
 
     def cancel(self) -> None:
@@ -128,10 +131,14 @@ class Pass:
         Args:
             on_produced: called when the last run has been admitted, so that the next epoch's may follow.
         """
+        caching = self._house.caching
         with self._scope:
             try:
+                if caching is not None:
+                    caching.begin()
                 async with anyio.create_task_group() as group:
-                    window = Window(self._house.memory, self._house.reader.read_into, group)
+                    wanted = None if caching is None else partial(caching.is_wanted, self.plan)
+                    window = Window(self._house.memory, self._house.reader.read_into, group, wanted)
                     try:
                         await self._produce(window, group)
                     finally:
@@ -146,11 +153,19 @@ class Pass:
         """Admit runs, one after the other, until all steps are under way or one cannot be."""
         step, number = self.handover.due, 0
         while step < self.handover.stop:
+            began = time.perf_counter()
             stop = await self._until_near(step)
             self._house.manners.look()
-            mapped = self._house.mapped
-            run = self._planned(step, stop, (self._number, number))
+            mapped, trace = self._house.mapped, self._house.counters.trace
+            if trace is not None:
+                trace.held(began, "is far enough ahead")
+            began = time.perf_counter()
+            run = self._marked(self._planned(step, stop, (self._number, number)))
+            self._house.counters.add(plan_seconds=time.perf_counter() - began)
             stop = run.steps.stop
+            if trace is not None:
+                trace.planned(began, run.order, run.steps, len(run.table))
+                began = time.perf_counter()
             self._house.enter(run.order, partial(self._is_due, step))
             try:
                 brought = await self._admit(run, window)
@@ -160,10 +175,17 @@ class Pass:
                     raise
                 self.handover.put(step, self._told(error, step))
                 return
+            if trace is not None:
+                trace.held(began, "waits for memory")
             self._steps = stop - step
-            if mapped is not None and mapped.cold:
+            if mapped is not None and mapped.due:
+                group.start_soon(mapped.look)
+            if mapped is not None and mapped.cold and run.table["mapped"][:1].any():
                 group.start_soon(mapped.advise, run)
-            self._house.counters.add(record_bytes=int(run.sizes.sum()))
+            self._count(run)
+            caching = self._house.caching
+            if caching is not None and caching.is_cold(run):
+                group.start_soon(caching.advise, run)
             group.start_soon(self._walk, run, brought)
             step, number = stop, number + 1
             # planning takes milliseconds: the reads of this run should be on their way meanwhile
@@ -172,12 +194,25 @@ class Pass:
     def _planned(self, step: int, stop: int, order: Order) -> Run:
         """Plan a run from a step on; it ends before `stop` where so much would not fit into memory."""
         mapped = self._house.mapped
-        pieces, between = mapped is None or mapped.cold, self._house.manners.give_way
+        pieces = mapped is None or mapped.cold or mapped.reads
+        between = self._house.manners.give_way
         while True:
             run = plan_run(self.plan, step, stop, order=order, with_pieces=pieces, between=between)
             if stop == step + 1 or self._needs(run) <= self._house.memory.per_run:
                 return run
             stop = (step + stop + 1) // 2
+
+    def _marked(self, run: Run, *, found_before: bool = False) -> Run:
+        """Return a run that knows what is kept of its records."""
+        caching = self._house.caching
+        return run if caching is None else caching.mark(run, found_before=found_before)
+
+    def _count(self, run: Run) -> None:
+        """Count what a run brings."""
+        sizes = run.sizes if run.kept is None else run.sizes[~run.kept.rows]
+        self._house.counters.add(record_bytes=int(sizes.sum()))
+        if self._house.caching is not None:
+            self._house.caching.count(run)
 
     def _needs(self, run: Run) -> int:
         """Return what a run needs on its way, as far as that is known: its batches are made one by one."""
@@ -190,6 +225,7 @@ class Pass:
         chunks: Sequence[Chunk] = ()
         try:
             if self._map(run):
+                window.retire(run.stop_position)
                 return await self._bring_table(run)
             chunks, rows = window.admit(run)
             return await self._place(run, rows, chunks)
@@ -201,11 +237,15 @@ class Pass:
             raise
 
     def _map(self, run: Run) -> bool:
-        """Let workers map the shards of a run, if they may."""
+        """Let workers map the shards of a run, if they may; what has no records needs no reading either."""
+        if self._house.settings.recipe.items is not None:
+            return True
         mapped = self._house.mapped
-        if mapped is None or not mapped.serves(run):
+        if run.kept is not None and run.kept.rows.all():
+            return False  # nothing is read
+        if mapped is None or not mapped.serve(run):
             return False
-        run.table["mapped"] = 1
+        self._house.counters.set(mapped=True)
         run.table["start"], run.table["stop"] = run.offsets, run.offsets + run.sizes
         return True
 
@@ -218,6 +258,8 @@ class Pass:
         self, run: Run, rows: NDArray[np.int64], chunks: Sequence[Chunk] = (), *, alone: bool = False
     ) -> _Brought:
         """Take memory for these rows of a run, and write where they will lie into its table."""
+        if run.kept is not None:
+            rows = rows[~run.kept.rows[rows]]
         gap = 0 if alone else _MAX_GAP_BYTES
         reads, raw_bytes = merge(run, rows, max_gap_bytes=gap, max_read_bytes=MAX_READ_BYTES)
         size = align(raw_bytes) + run.table.nbytes
@@ -232,13 +274,21 @@ class Pass:
         missing = set(run.steps)
 
         def put(step: int, result: Made | Joined | AioloadError) -> None:
+            trace, began = self._house.counters.trace, time.perf_counter()
             items = self._deliver(step, result)
+            if trace is not None:
+                items = self._numbered(step, items)
             missing.difference_update(range(step, step + len(items)))
             told = [
                 self._told(item, place) if isinstance(item, AioloadError) else item
                 for place, item in enumerate(items, step)
             ]
+            self._house.watch.look()
+            if trace is not None:  # before the user can have taken them
+                trace.ready(began, tuple((self._number, place) for place in range(step, step + len(told))))
             self.handover.put(step, *told)
+            if trace is not None and self._before is None:  # else the user still takes from the pass before
+                trace.waiting(self.handover.ready)
 
         try:
             if brought is None or not await self._make_together(run, brought, put, missing):
@@ -258,7 +308,7 @@ class Pass:
         except Exception as error:
             if isinstance(first_of(error), Unmapped):
                 self._refuse_to_map(run)
-            elif not isinstance(first_of(error), TooSmall):
+            elif not isinstance(first_of(error), TooSmall | Lost):
                 raise
             return False
         return True
@@ -268,20 +318,26 @@ class Pass:
 
         It waits until it gets that: no other way is left.
         """
-        await self._house.memory.until_gone(order)
-        run = plan_run(self.plan, step, step + 1, order=order, with_pieces=False)
-        if self._map(run):
+        found_before = False
+        while True:
+            await self._house.memory.until_gone(order)
+            run = plan_run(self.plan, step, step + 1, order=order, with_pieces=False)
+            run = self._marked(run, found_before=found_before)
             try:
-                await self._make(run, await self._bring_table(run, alone=True), put, {step}, alone=True)
+                if self._map(run):
+                    brought = await self._bring_table(run, alone=True)
+                else:
+                    brought = await self._place(run, np.arange(len(run.table)), alone=True)
+                await self._make(run, brought, put, {step}, alone=True)
             except Exception as error:
-                if not isinstance(first_of(error), Unmapped):
+                if isinstance(first_of(error), Unmapped):
+                    self._refuse_to_map(run)
+                elif isinstance(first_of(error), Lost):
+                    found_before = True
+                else:
                     raise
             else:
                 return
-            self._refuse_to_map(run)
-            await self._house.memory.until_gone(order)
-        brought = await self._place(run, np.arange(len(run.table)), alone=True)
-        await self._make(run, brought, put, {step}, alone=True)
 
     def _refuse_to_map(self, run: Run) -> None:
         """Have the shards of a run read from now on."""
@@ -298,6 +354,9 @@ class Pass:
             failures: Failures = {}
             if brought.reads or chunks:
                 failures = await Fetcher(run, self._house.reader, memory).fetch(brought.reads, raw, chunks)
+            self._house.note_brought(run.order)
+            if self._house.caching is not None:
+                self._house.caching.write(run)
             table = raw.span.start + brought.table
             memory.arena.array[table : table + run.table.nbytes] = run.table.view(np.uint8)
             leases = [raw, *(chunk.lease for chunk in chunks)]
@@ -310,7 +369,7 @@ class Pass:
     def _deliver(self, step: int, result: Made | Joined | AioloadError) -> list[Item]:
         if isinstance(result, AioloadError):
             return [result]
-        memory, output = self._house.memory, self._house.settings.output
+        memory, output, began = self._house.memory, self._house.settings.output, time.perf_counter()
         try:
             if isinstance(result, Joined):
                 self._check_first(step, result.made, result.rows[0])
@@ -321,6 +380,16 @@ class Pass:
             failed = as_ours(error)
             steps = len(result.rows) if isinstance(result, Joined) else 1
             return [copy(failed) for _ in range(steps)]  # each is told its own step
+        finally:
+            size = (result.made if isinstance(result, Joined) else result).size
+            self._house.counters.add(decoded_bytes=size, deliver_seconds=time.perf_counter() - began)
+
+    def _numbered(self, step: int, items: list[Item]) -> list[Item]:
+        """Return what is delivered with what a trace calls it."""
+        return [
+            replace(item, batch_id=(self._number, place)) if isinstance(item, Delivery) else item
+            for place, item in enumerate(items, step)
+        ]
 
     def _check_first(self, step: int, made: Made, rows: int) -> None:
         """Refuse the limit where the first batch of all shows that there is no room for a larger one.
@@ -351,6 +420,8 @@ class Pass:
     def _steps_per_run(self) -> int:
         sizes, rows = self._house.sizes, self.plan.part.batch_size
         steps = sizes.steps_per_run(rows)
+        if self._house.manners.gentle:
+            steps = max(min(steps, AT_ONCE // rows), 1)
         if self._before is None:  # longer by and by: a long run is long on its way, and the user has nothing
             steps = min(steps, max(sizes.first_steps(rows), 2 * self._steps))
         prefetch = self._house.settings.prefetch

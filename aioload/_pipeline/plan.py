@@ -28,9 +28,12 @@ if TYPE_CHECKING:
     from ..part import Part
     from ..table import Table
 
-__all__ = ["Piece", "Plan", "Read", "Run", "merge", "plan_run", "stretches"]
+__all__ = ["Kept", "Piece", "Plan", "Read", "Run", "merge", "plan_run", "stretches"]
 
-_AT_ONCE = 512  # positions: what finding their records takes is shorter than anybody notices
+AT_ONCE = 480
+"""Positions that are looked at without a break. numpy lets other threads go on in each operation on arrays of
+more than 500 elements, and beside a thread that computes all the time, it takes milliseconds to come back."""
+
 _DENSE = 1.25  # a piece may be so much longer than its records, before it is better not read whole
 
 
@@ -55,6 +58,18 @@ class Piece:
     stop: int
     first_position: int
     last_position: int
+    stop_key: int = 0  # the record after its last
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kept:
+    """What is kept of the records of a run."""
+
+    rows: NDArray[np.bool_]  # of the run's table: those whose samples were kept
+    tier: NDArray[np.uint32]  # of each row, as `TABLE` has it
+    start: NDArray[np.uint64]  # of the kept ones
+    size: NDArray[np.uint64]
+    sum: NDArray[np.uint32]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,6 +86,13 @@ class Run:
     pieces: tuple[Piece, ...]
     first_position: int  # of the epoch: no record of the run's own stands before it
     stop_position: int  # later runs begin here
+    kept: Kept | None = None  # records whose samples were kept, so that they are not read
+
+    @property
+    def alone(self) -> NDArray[np.int64]:
+        """The rows of records that come by themselves."""
+        by_itself = self.piece < 0
+        return np.flatnonzero(by_itself if self.kept is None else by_itself & ~self.kept.rows)
 
     @property
     def steps(self) -> range:
@@ -116,8 +138,8 @@ def plan_run(
     part = plan.part
     positions = part.positions(first_step, stop_step)
     parts = []
-    for first in range(0, max(len(positions), 1), _AT_ONCE):
-        parts.append(plan.order.records(positions[first : first + _AT_ONCE]))
+    for first in range(0, max(len(positions), 1), AT_ONCE):
+        parts.append(plan.order.records(positions[first : first + AT_ONCE]))
         between()
     records = np.concatenate(parts)
     places = plan.table.places(records)
@@ -167,6 +189,7 @@ def _pieces(
         spans.stop[wanted],
         found.first_position[chosen],
         found.last_position[chosen],
+        found.stop[chosen],
     )
     pieces = tuple(Piece(*values) for values in zip(*(column.tolist() for column in columns), strict=True))
     # a record that begins before its piece comes by itself

@@ -96,6 +96,16 @@ class Handover(Awaited, Generic[T]):
         """Steps that wait here."""
         return len(self._buffer)
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether the step that is due waits here."""
+        return self._buffer.ready
+
+    @property
+    def late(self) -> bool:
+        """Whether later steps wait here, and the one that is due does not."""
+        return bool(self._buffer) and not self._buffer.ready
+
     def put(self, step: int, *items: T) -> None:
         """Bring finished steps that follow each other, from `step` on."""
         with self._changed:

@@ -5,11 +5,13 @@ Nothing here decides what is in a batch, only how the work on it is cut.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from .._workers.layout import Layout, align
 
 if TYPE_CHECKING:
+    from .._workers.jobs import Answer
     from .needs import Growth
 
 __all__ = ["MOST_PARTS", "Sizes"]
@@ -20,8 +22,12 @@ MOST_PARTS = 4  # of a batch of known cost: several batches are in work, more wo
 _RUN_BYTES = 16 << 20  # of raw records in a run of several batches: four large reads
 _FIRST_BYTES = 256 << 10  # of raw records in the first run
 _FIRST_GROWTH = 8  # decoded bytes per raw byte before anything was decoded; what is not used is not touched
+_UNREAD_BYTES = 1 << 20  # likewise of a sample that is made of no record: to make it twice costs more
+_UNREAD_TEXT = 1 << 10  # of its texts
 _ROOM = 1 << 16  # bytes on top of any guess, for texts, alignment and the descriptor
 _MARGIN = 1.25  # over the largest outcome so far
+_UNEVEN = 4  # times what others take, from which a record counts as one of the slow ones
+_LONG_SECONDS = 0.01  # below, batches ahead make up for it
 _MAX_MISFITS = 3  # batches that fell out of the layout before it is given up
 
 
@@ -39,6 +45,7 @@ class Sizes:
         self, num_workers: int, record_bytes: float, max_run_bytes: int, growth: Growth | None = None
     ) -> None:
         self._workers = max(num_workers, 1)
+        self._reads = record_bytes > 0
         self._record_bytes = max(record_bytes, 1.0)
         self._run_bytes = min(_RUN_BYTES, max_run_bytes)
         self.growth = growth
@@ -78,6 +85,21 @@ class Sizes:
         self._records = self._records * kept + records
         self._seconds = self._seconds * kept + seconds
 
+    def excess(self, records: int, answer: Answer) -> float:
+        """Return by how much a job's longest record took longer than records do, if that is much.
+
+        Time in which the job had no CPU is no record's own.
+        """
+        longest = answer.longest_seconds - answer.queued_seconds
+        if longest < _LONG_SECONDS:
+            return 0.0
+        others = answer.decode_seconds + answer.prepare_seconds + answer.transform_seconds
+        others -= answer.longest_seconds
+        usual = self._record_seconds or 0.0
+        if records > 1:
+            usual = min(usual or math.inf, max(others, 0.0) / (records - 1))
+        return longest - usual if usual and longest > _UNEVEN * usual else 0.0
+
     def outcome(self, records: int, size: int, raw_bytes: int) -> None:
         """Note the size of a packed outcome."""
         if raw_bytes:
@@ -103,7 +125,9 @@ class Sizes:
         return max(1, min(by_bytes, by_time, 256))
 
     def first_steps(self, batch_size: int) -> int:
-        """Return how many batches the first run should have."""
+        """Return how many batches the first run should have: one, where no size tells of the cost."""
+        if not self._reads:
+            return 1
         return max(1, int(_FIRST_BYTES // max(batch_size * self._record_bytes, 1.0)))
 
     def parts(self, rows: int) -> int:
@@ -132,7 +156,8 @@ class Sizes:
         if self.growth is not None:
             return align(self.growth.part(records, raw_bytes))
         if self._sample_bytes is None:
-            return align(raw_bytes * _FIRST_GROWTH + _ROOM)
+            likely = raw_bytes * _FIRST_GROWTH if self._reads else records * _UNREAD_BYTES
+            return align(likely + _ROOM)
         return align(int(self.made(records, raw_bytes) * _MARGIN) + _ROOM)
 
     def text_room(self, records: int, raw_bytes: int) -> int:
@@ -140,6 +165,6 @@ class Sizes:
         if self.growth is not None and self.growth.exact:
             return align(self.growth.part_texts(records, raw_bytes))
         if not self._text_bytes:
-            return align(raw_bytes + 16 * records + 1024)
+            return align(raw_bytes + (16 if self._reads else _UNREAD_TEXT) * records + 1024)
         guess = align(int(records * self._text_bytes * _MARGIN) + 1024)
         return guess if self.growth is None else min(guess, self.growth.part_texts(records, raw_bytes))

@@ -37,6 +37,11 @@ class Slots:
         """How many there are."""
         return self._total
 
+    @property
+    def taken(self) -> int:
+        """How many are taken."""
+        return self._taken
+
     def resize(self, total: int) -> None:
         """Have more places at once, or fewer as they become free."""
         self._total = total

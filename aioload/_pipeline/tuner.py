@@ -40,8 +40,9 @@ _KEPT = 2 / 3  # of the depth: above it, it is not taken back
 _SHARE = 0.75  # of the shared memory that batches ahead may fill: the rest is for those in work
 
 _BUSY = "keeps the workers busy"
+_SCARCE = "memory is scarce on this machine"
 _NO_ROOM = "what memory_limit has room for"
-_STAGES = ("decode_seconds", "transform_seconds", "collate_seconds")
+_STAGES = ("decode_seconds", "prepare_seconds", "transform_seconds", "collate_seconds")
 _COUNTERS: dict[Knob, str] = {"workers": "num_workers", "reads": "reads_in_flight"}
 
 
@@ -73,6 +74,7 @@ class Tuner:
     ) -> None:
         self.pool: WorkerPool | None = None
         self.on_change: Callable[[], object] = int
+        self.on_hold: Callable[[], object] = int  # before a run is held back or let go
         self._prefetch = prefetch
         self._counters = counters
         self._sizes = sizes
@@ -94,22 +96,36 @@ class Tuner:
         self._waited = 0.0
         self._began = -math.inf
         self._depth = 0
+        self._short = False
         self._why_ahead = _BUSY
+        self._is_squeezed = False
         self._reads_per_batch = 1.0
         self._tell(adapts)
 
     @contextlib.contextmanager
     def holding(self) -> Iterator[None]:
         """Count the time as one in which a run is held back for being too far ahead."""
+        self.on_hold()
         if not self._holders:
             self._held_since = self._clock()
         self._holders += 1
         try:
             yield
         finally:
+            self.on_hold()
             self._holders -= 1
             if not self._holders:
                 self._held_seconds += self._clock() - self._held_since
+
+    @property
+    def holds(self) -> bool:
+        """Whether a run is held back; from any thread."""
+        return self._holders > 0
+
+    @property
+    def short_of_room(self) -> bool:
+        """Whether a run is held back that would not be if there were more memory; from any thread."""
+        return self._holders > 0 and self._short
 
     def depth(self, rows: int, steps: int) -> int:
         """Return how many batches may lie between the user and the last one under way.
@@ -119,17 +135,25 @@ class Tuner:
             steps: batches that walk together.
         """
         if self._prefetch is not None:
-            return self._prefetch
-        wanted = self._wanted_depth(rows, steps)
+            return 1 if self._is_squeezed else self._prefetch
+        wanted = 1 if self._is_squeezed else self._wanted_depth(rows, steps)
         if self._depth * _KEPT <= wanted <= self._depth:
             wanted = self._depth  # measured costs waver, and nothing is won by following them
         room = int(_SHARE * self._memory.shareable / self._sizes.batch_bytes(rows))
         found = min(wanted, max(room, self._controller["workers"] + 1))
+        self._short = found < wanted
         if found != self._depth:
             self._depth = found
             self._counters.set(prefetch=found)
-            self._counters.reasons["prefetch"] = _NO_ROOM if found < wanted else self._why_ahead
+            why = _SCARCE if self._is_squeezed else self._why_ahead
+            self._counters.reasons["prefetch"] = _NO_ROOM if found < wanted else why
         return found
+
+    def squeeze(self, is_on: bool) -> None:
+        """Have as little as possible under way, or as much as is good again."""
+        self._is_squeezed = is_on
+        self._depth = 0  # to be found anew
+        self.on_change()
 
     def foresee(self, batches: int, reads: int) -> None:
         """Note how many reads some batches are planned to take, which counts until it has been measured."""

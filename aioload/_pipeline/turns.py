@@ -7,7 +7,6 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from .._workers.task import Worker
 from .deliver import Delivery
 from .inline import InlineRunner
 from .passes import Item, Pass
@@ -21,9 +20,6 @@ if TYPE_CHECKING:
     from .reorder import Handover
 
 __all__ = ["Announce", "Turns"]
-
-# in the user's thread: what signal handlers raise to end the program is not the transform's
-_CAUGHT = (Exception, GeneratorExit, asyncio.CancelledError)
 
 Announce = Callable[["Plan", int], "Handover[Item] | None"]
 """Makes the hand-over of a pass that begins ahead; None if the user has gone elsewhere since."""
@@ -66,6 +62,7 @@ class Turns:
                 old.cancel()
         self._following = following
         self._ahead = None
+        self._house.handover = handover
         self._current = self._start(plan, handover, None)
 
     def advance(self, following: Plan | None) -> None:
@@ -75,13 +72,21 @@ class Turns:
         if old is not None:
             old.cancel()  # the user may have left it before its end
         if self._current is not None:
+            self._house.handover = self._current.handover
             self._current.come_first()
             self._house.memory.look_again()
             self._go_ahead(self._current)
 
+    def levels(self) -> dict[str, float]:
+        """Return how things are as of now, by their names in the stats; from any thread."""
+        return self._house.levels()
+
     def taken(self, item: Item) -> None:
         """Note, from the thread that takes (with a device the copy thread), that a step was taken."""
         memory, passes = self._house.memory, (self._current, self._ahead)
+        trace = self._house.counters.trace
+        if trace is not None and self._current is not None:
+            trace.waiting(self._current.handover.ready)
         if isinstance(item, Delivery) and self._house.settings.device is None:
             if item.lease is not None:
                 memory.hold_later(item.lease)
@@ -127,6 +132,6 @@ class Turns:
         """Return who decodes: the pool, or the user's thread where it waits for this pass."""
         if self._house.pool is not None:
             return self._house.pool
+        assert self._house.worker is not None
         recipe = self._house.settings.recipe
-        worker = Worker(self._house.memory.arena.array, recipe, caught=_CAUGHT)
-        return InlineRunner(worker, handover, seeded=recipe.seeded and recipe.seed_globals)
+        return InlineRunner(self._house.worker, handover, seeded=recipe.seeded and recipe.seed_globals)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import AioloadError, ShardError, StorageError
-from .memory import let_go
+from ..frames import let_go
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -50,12 +50,20 @@ class Window:
         memory: whose window zone they lie in.
         read_into: brings bytes.
         group: where reads run.
+        is_wanted: tells of a piece that nobody has asked for yet whether it is worth reading whole.
     """
 
-    def __init__(self, memory: Memory, read_into: ReadInto, group: TaskGroup) -> None:
+    def __init__(
+        self,
+        memory: Memory,
+        read_into: ReadInto,
+        group: TaskGroup,
+        is_wanted: Callable[[Piece], bool] | None = None,
+    ) -> None:
         self._memory = memory
         self._read_into = read_into
         self._group = group
+        self._is_wanted = is_wanted
         self._open: dict[int, Chunk] = {}
         # pieces that came when there was no room, and when the last record of each is due
         self._late: dict[int, int] = {}
@@ -79,8 +87,16 @@ class Window:
         rows = np.flatnonzero(begin != _APART)
         start = run.offsets[rows] + begin[rows]
         run.table["start"][rows], run.table["stop"][rows] = start, start + run.sizes[rows]
-        self._retire(run.stop_position)
+        self.retire(run.stop_position)
         return chunks, np.flatnonzero(begin == _APART)
+
+    def retire(self, position: int) -> None:
+        """Let pieces go that no later run needs."""
+        gone = [key for key, chunk in self._open.items() if chunk.piece.last_position < position]
+        for key in gone:
+            self._open.pop(key).lease.release()
+        for key in [key for key, last in self._late.items() if last < position]:
+            del self._late[key]
 
     def close(self) -> None:
         """Let all pieces go; those that runs still keep go with them."""
@@ -93,7 +109,8 @@ class Window:
         chunk = self._open.get(piece.key)
         if chunk is not None or piece.key in self._late:
             return chunk
-        lease = self._memory.window_nowait(piece.stop - piece.start)
+        wanted = self._is_wanted is None or self._is_wanted(piece)
+        lease = self._memory.window_nowait(piece.stop - piece.start) if wanted else None
         if lease is None:
             self._late[piece.key] = piece.last_position
             return None
@@ -115,11 +132,3 @@ class Window:
         finally:
             del target  # an error keeps this frame
             chunk.ready.set()
-
-    def _retire(self, position: int) -> None:
-        """Let pieces go that no later run needs."""
-        gone = [key for key, chunk in self._open.items() if chunk.piece.last_position < position]
-        for key in gone:
-            self._open.pop(key).lease.release()
-        for key in [key for key, last in self._late.items() if last < position]:
-            del self._late[key]

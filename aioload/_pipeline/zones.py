@@ -16,7 +16,7 @@ from ..errors import ConfigError
 if TYPE_CHECKING:
     from .needs import Need
 
-__all__ = ["Zones", "divide", "least", "too_small"]
+__all__ = ["Zones", "divide", "least", "too_small", "wanted_window"]
 
 _PAGE = 4096
 
@@ -36,6 +36,21 @@ class Zones:
     def guessable(self) -> int:
         """Bytes that a run may lease on a guess, all its leases together."""
         return self.head // 4
+
+
+def wanted_window(lanes: int, piece_bytes: int, data_bytes: int, limit: int) -> int:
+    """Return the room that pieces should have, or 0 where a limit has none for those of all lanes at once.
+
+    Args:
+        lanes: that a rank draws from.
+        piece_bytes: of the largest piece of each.
+        data_bytes: of all records.
+        limit: of memory.
+    """
+    needed = min(lanes * piece_bytes, data_bytes) + (1 << 16)
+    # more than the lanes' own: batches on their way still use older pieces, the next epoch's come early
+    window = min(needed * 5 // 2, limit // 4)
+    return window if window >= needed else 0
 
 
 def divide(limit: int, need: Need, *, window: int = 0, reserved: int = 0) -> Zones:

@@ -193,9 +193,12 @@ class ArenaHandle:
 
     Args:
         arena: the arena to hand over; it must be open whenever a child starts.
+        beside: another descriptor that goes with it, likewise.
     """
 
-    def __init__(self, arena: Arena) -> None:
+    def __init__(self, arena: Arena, beside: int | None = None) -> None:
+        self.beside = beside
+        """The descriptor that came with the arena, which is its taker's; none before it was attached."""
         self._arena: Arena | None = arena
         self._arrived: Callable[[], Arena] | None = None
 
@@ -213,13 +216,21 @@ class ArenaHandle:
                 "pass it to the process or the pool's initialiser, not to a task",
             )
         arena = self.attach()
-        return _arrive, (reduction.DupFd(arena.fd), arena.kind, arena.size, arena.spare)
+        beside = None if self.beside is None else reduction.DupFd(self.beside)
+        return _arrive, (reduction.DupFd(arena.fd), beside, arena.kind, arena.size, arena.spare)
 
 
-def _arrive(duplicate: Any, kind: Kind, size: int, spare: int) -> ArenaHandle:
+def _arrive(duplicate: Any, beside: Any, kind: Kind, size: int, spare: int) -> ArenaHandle:
     """Make the handle again in the child; nothing is mapped yet."""
     handle = ArenaHandle.__new__(ArenaHandle)
-    handle._arena, handle._arrived = None, lambda: _attach(duplicate.detach(), kind, size, spare)
+
+    def attach() -> Arena:
+        if beside is not None:
+            handle.beside = beside.detach()
+            os.set_inheritable(handle.beside, False)
+        return _attach(duplicate.detach(), kind, size, spare)
+
+    handle._arena, handle._arrived, handle.beside = None, attach, None
     return handle
 
 

@@ -19,14 +19,14 @@ class CpuClock:
 
     _fd: int | None = None
 
-    def seconds(self) -> float:
+    def seconds(self) -> tuple[float, float]:
         """Return seconds of all threads on CPUs, and those that the first thread asked for one in vain."""
         if self._fd is None:
             self._fd = _open()
         computed = time.process_time()
         if self._fd < 0:
-            return computed
-        return computed + int(os.pread(self._fd, 100, 0).split()[1]) / 1e9
+            return computed, 0.0
+        return computed, int(os.pread(self._fd, 100, 0).split()[1]) / 1e9
 
 
 def _open() -> int:

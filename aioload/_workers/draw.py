@@ -1,4 +1,4 @@
-"""Draw: random numbers for decoders, from a generator that is set anew for each value.
+"""Draw: random numbers for decoders, from a generator that is set anew for each value; and who drew others.
 
 Making a generator takes as long as a hundredth of a photo; setting the state of one that is there, a tenth of
 that. The state is a hash of what the value is called, so it is as good as any.
@@ -6,12 +6,14 @@ that. The state is a hash of what the value is called, so it is as good as any.
 
 from __future__ import annotations
 
+import random
+import sys
 from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 
-__all__ = ["Draw"]
+__all__ = ["Draw", "drawn", "states"]
 
 _LOW = (1 << 128) - 1
 
@@ -34,3 +36,20 @@ class Draw:
         self._state["state"] = {"state": number & _LOW, "inc": number >> 128 | 1}
         self._generator.bit_generator.state = self._state
         return self._generator
+
+
+def states() -> dict[str, Any]:
+    """Return the states of the global generators, by name."""
+    found: dict[str, Any] = {"random": random.getstate()}
+    kind, words, *rest = np.random.get_state()
+    found["numpy.random"] = kind, np.asarray(words).tobytes(), rest
+    generator = getattr(sys.modules.get("torch"), "default_generator", None)
+    if generator is not None:
+        found["torch"] = generator.get_state().numpy().tobytes()
+    return found
+
+
+def drawn(before: dict[str, Any]) -> list[str]:
+    """Return the global generators that were drawn from since their states were looked at."""
+    after = states()
+    return [name for name, state in before.items() if after[name] != state]

@@ -7,6 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from ..cache.stock import Lost
 from ..errors import AioloadError, ShardError
 from .files import Unmapped
 from .jobs import Failure, Undecoded
@@ -23,14 +24,18 @@ def describe(
     record: int | None,
     key: str | int | None,
     field: Undecoded | None = None,
+    stage: str | None = None,
 ) -> Failure:
-    """Return an error as texts; `field` is the one whose decoder raised it."""
-    kind = next((cls.__name__ for cls in (ShardError, Unmapped) if isinstance(error, cls)), "SampleError")
+    """Return an error as texts; `field` is the one whose decoder raised it, `stage` what else ran."""
+    kinds = (ShardError, Unmapped, Lost)
+    kind = next((cls.__name__ for cls in kinds if isinstance(error, cls)), "SampleError")
     trace = shortened("".join(traceback.format_exception(error)))
     known = error.facts if isinstance(error, AioloadError) else {}
     facts = {name: value for name, value in known.items() if _is_plain(value)}
     if field is not None:
         facts["field"] = field.name
+    if stage is not None:
+        facts["stage"] = stage
     named = key if isinstance(key, str) else None
     return Failure(
         kind, type(error).__name__, message_of(error), trace, row, shard, record, named, facts, field

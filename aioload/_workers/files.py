@@ -1,9 +1,10 @@
 """Files: shards that a worker reads through mappings of its own, straight from the page cache.
 
 A mapping is made when a record of its file is first asked for, and the least recently used go when there are
-many. What cannot be mapped as the table says (a file that is gone, or ends early) is `Unmapped`: its records
-are then read the usual way, which names what is wrong. A file that is cut while it is mapped ends the process
-with SIGBUS; the pool notices, and the same is done.
+many. A path with a slash at its end is a shard's place in a disk cache, where its bytes are one file, two
+folders below. What cannot be mapped as the table says (a file that is gone, or ends early) is `Unmapped`: its
+records are then read the usual way, which names what is wrong. A file that is cut while it is mapped ends the
+process with SIGBUS; the pool notices, and the same is done.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 __all__ = ["Files", "Unmapped"]
 
+_BYTES = "bytes-"  # what the name of a file of cached bytes begins with; see `storage.cachefolder`
 _MOST = 128  # mappings at a time; each holds a descriptor
 
 
@@ -29,7 +31,7 @@ class Files:
     """Mappings of shards.
 
     Args:
-        paths: of all shards, by number.
+        paths: of all shards, by number; those of the disk cache's places end with a slash.
     """
 
     def __init__(self, paths: Sequence[str]) -> None:
@@ -54,7 +56,9 @@ class Files:
 
 def _map(path: str) -> NDArray[np.uint8]:
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # for what is no plain file
+        fd = os.open(
+            _only_file(path) if path.endswith("/") else path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+        )  # for what is no plain file
     except OSError as error:
         raise Unmapped from error
     try:
@@ -64,3 +68,19 @@ def _map(path: str) -> NDArray[np.uint8]:
     finally:
         os.close(fd)
     return np.frombuffer(mapping, np.uint8)
+
+
+def _only_file(place: str) -> str:
+    """Return the file of bytes in a place of the disk cache.
+
+    Raises:
+        OSError: there is none.
+        Unmapped: there are several versions, and which is right is not known here.
+    """
+    versions = [version.path for version in os.scandir(place)]
+    files = [
+        file.path for version in versions for file in os.scandir(version) if file.name.startswith(_BYTES)
+    ]
+    if len(files) != 1:
+        raise Unmapped
+    return files[0]

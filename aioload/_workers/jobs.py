@@ -8,11 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from ..cache.stock import StockPlan, Tally
 from ..shard.format import RecordFormat
+from .items import Items
 from .layout import Layout, Leaf
 from .space import Span
 
 __all__ = [
+    "CACHED",
+    "MAPPED",
     "MARK",
     "TABLE",
     "Answer",
@@ -37,12 +41,17 @@ TABLE = np.dtype(
         ("epoch", "<u4"),
         ("source", "<u4"),
         ("mapped", "<u4"),
+        ("tier", "<u4"),
     ]
 )
 """One row a record: where its bytes lie, what they should be, and what its randomness goes by.
 
-They lie in the arena or, where `mapped` is 1, in the shard's file, which the worker maps.
+They lie in the arena or, where `mapped` is not 0, in the shard's file, which the worker maps: `MAPPED`, or
+`CACHED` where it is a copy that a disk cache has. What `tier` says is told in `cache.stock`: of a sample that
+was kept, place and sum are those of what was kept.
 """
+
+MAPPED, CACHED = 1, 2
 
 MARK = np.dtype([("row", "<i8"), ("began", "<f8")])
 """Which row of a job's table a worker is at (-1: between records), and since when (0: it has no job)."""
@@ -61,6 +70,15 @@ class Recipe:
     checked: tuple[bool, ...]  # by set: compare each record with its sum
     seeded: bool  # user code runs, so randomness is set for each record
     paths: tuple[str, ...] = ()  # of all shards, where workers may map them
+    items: Items | None = None  # what gives samples, where they are not made of records
+    prepare: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+    stock: StockPlan | None = None  # where samples are kept as they are before the transform
+
+    @property
+    def decodes_alone(self) -> bool:
+        """Whether samples are what decoders make of records, and nothing is done to them."""
+        users = (self.prepare, self.transform, self.collate, self.items)
+        return all(one is None for one in users)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +107,7 @@ class Decode:
     segments: tuple[Segment, ...]
     learn: bool = False  # tell the layout that the samples share
     collect: bool = False  # go on after a sample that failed, and never collate: packed samples are wanted
+    files: tuple[tuple[int, str], ...] = ()  # in which samples were kept, by the numbers that `tier` tells
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +135,7 @@ class Undecoded:
 class Failure:
     """What user code or the data did, as texts."""
 
-    kind: str  # the class that the user meets, SampleError or ShardError; or Unmapped, which nobody meets
+    kind: str  # the class that the user meets, SampleError or ShardError; Unmapped and Lost nobody meets
     name: str  # of the class that was raised
     message: str
     trace: str
@@ -154,6 +173,16 @@ class Answer:
     faults: int = 0  # waits for the disk, where records lie in mapped files
     work_seconds: float = 0.0  # all in all, in a process of its own
     blocked_seconds: float = 0.0  # of it, neither computing nor waiting for a CPU
+    began: float = 0.0  # by `time.perf_counter`, which most systems count alike in all processes
+    stopped: float = 0.0
+    queued_seconds: float = 0.0  # of work_seconds, waiting for a CPU
+    check_seconds: float = 0.0  # of decoding, comparing sums: a mapped file is waited for here
+    longest_seconds: float = 0.0  # of decoding and transforming one record; 0 if not made one by one
+    prepare_seconds: float = 0.0
+    prepared: int = 0  # samples that were decoded and prepared
+    prepared_bytes: int = 0  # that the first of them takes when it is kept; 0: that is not known
+    kept: Tally | None = None  # what was kept and found again
+    notes: tuple[tuple[str, str], ...] = ()  # what the user should know once: of what kind, and what
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,9 @@ __all__ = [
 _PLAIN = frozenset({str, bytes, int, float, bool, type(None)})
 _SCALARS = {"int": "<i8", "float": "<f8", "bool": "|b1"}  # dtype of a column of Python numbers, by its rule
 _TEXTS = ("text", "bytes")
+_NUMPYS = frozenset(  # torch's dtypes that numpy has under the same name
+    {"bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"}
+)
 _NONE: Mapping[str, Any] = MappingProxyType({})
 _AT_ONCE_BYTES = 128 << 10  # of texts that become objects without a break
 _ROW_BY_ROW = 8192  # bytes from which copying values one by one costs less than gathering all of them
@@ -210,10 +213,14 @@ class RowWriter:
                 known.append(value if rule == "text" else bytes(value))
                 text += 1
             elif rule == "tensor":
-                fits = tuple(value.shape) == column.shape and _torch_name(value) == column.dtype
-                if not fits or not _is_dense(value):
+                if tuple(value.shape) != column.shape or _torch_name(value) != column.dtype:
                     return False
-                target[row] = _raw(value)
+                raw = _lent(value) if column.dtype in _NUMPYS else None
+                if raw is None:
+                    if not _is_dense(value):
+                        return False
+                    raw = _raw(value).view(target.dtype).reshape(target.shape[1:])
+                target[row] = raw
             else:
                 try:
                     target[row] = value
@@ -561,7 +568,7 @@ def _target(place: NDArray[np.uint8], leaf: Leaf) -> NDArray[Any]:
     if leaf.kind in _TEXTS:
         return place[:0]
     target = place[leaf.start : leaf.stop]
-    if leaf.kind == "tensor":
+    if leaf.kind == "tensor" and leaf.dtype not in _NUMPYS:
         rows = leaf.shape[0]
         return target.reshape(rows, len(target) // rows if rows else 0)
     return target.view(leaf.dtype).reshape(leaf.shape)
@@ -592,7 +599,21 @@ def _is_dense(value: Any) -> bool:
 
 
 def _torch_name(value: Any) -> str:
-    return str(value.dtype).removeprefix("torch.")
+    return _dtype_name(value.dtype)
+
+
+@lru_cache(maxsize=64)
+def _dtype_name(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _lent(value: Any) -> NDArray[Any] | None:
+    """Return a tensor's own memory as an array, however it lies there; None where it is not that plain."""
+    try:
+        array: NDArray[Any] = value.numpy()
+    except (RuntimeError, TypeError):  # it has a gradient, is negated on reading, sparse or on a device
+        return None
+    return array
 
 
 def _raw(value: Any) -> NDArray[np.uint8]:

@@ -44,6 +44,7 @@ __all__ = ["Order", "PoolOptions", "Runner", "Ticket", "WorkerDied", "WorkerPool
 
 _log = logging.getLogger("aioload.workers")
 
+_AT_WORK = (SeatState.READY, SeatState.LEAVING)
 _SHORT_JOB = 0.15  # seconds; below it a seat has its next job before it asks: the way takes 0.3 to 3 ms
 _ANOTHER_SECONDS = 0.001  # for a batch's collate to be asked for, before the next run's job takes the seat
 _CHEAP_RECORD = 1e-5  # seconds; below it a seat gets several jobs before the next has any
@@ -104,6 +105,7 @@ class WorkerPool:
         recipe: pickled `Recipe`.
         threads: where starting, ending and asking processes may block; enough for all workers at once.
         on_restart: told of each worker that was replaced because it died.
+        on_start: told of each worker that is up: its process, and when its start began.
     """
 
     def __init__(
@@ -114,12 +116,15 @@ class WorkerPool:
         recipe: bytes,
         threads: Executor,
         on_restart: Callable[[], None],
+        on_start: Callable[[int, float], None] = lambda pid, began: None,
     ) -> None:
         self._options = options
         self._handle = handle
         self._recipe = recipe
         self._threads = threads
         self._on_restart = on_restart
+        self._on_start = on_start
+        self.on_change: Callable[[], object] = int  # before a worker comes, goes, or is given a job
         self._queue: list[Ticket] = []
         self._numbers = itertools.count()
         self._job_seconds = 1.0  # moving average; the first jobs count as long
@@ -161,6 +166,26 @@ class WorkerPool:
         except asyncio.CancelledError:
             self._drop(ticket)
             raise
+
+    @property
+    def ready(self) -> int:
+        """Workers that can do jobs."""
+        return sum(seat.state in _AT_WORK for seat in self._seats)
+
+    @property
+    def busy(self) -> int:
+        """Workers that have a job."""
+        return sum(bool(seat.jobs) for seat in self._seats)
+
+    @property
+    def jobs_running(self) -> int:
+        """Jobs that workers have."""
+        return sum(len(seat.jobs) for seat in self._seats)
+
+    @property
+    def jobs_waiting(self) -> int:
+        """Jobs that no worker has yet."""
+        return len(self._queue)
 
     @property
     def num_workers(self) -> int:
@@ -211,6 +236,7 @@ class WorkerPool:
 
     async def _start(self, seat: Seat) -> None:
         """Start a seat's process."""
+        began = time.perf_counter()
         try:
             startup = await self._loop.run_in_executor(self._threads, seat.start)
         except (OSError, EOFError, RuntimeError) as error:  # TimeoutError, BrokenProcessPool are among them
@@ -220,12 +246,15 @@ class WorkerPool:
             await self._give_up(seat, startup.message)
             return
         if startup.trace is not None:
-            message = f"a worker process could not load the decoders, transform or collate: {startup.message}"
+            what = "the data set, decoders, transform or collate"
+            message = f"a worker process could not load {what}: {startup.message}"
             self._break(WorkerError(message, cause=startup.trace))
             return
         self._failed_starts = 0
+        self._on_start(startup.pid, began)
         seat.extra = False
         if seat.state is SeatState.STARTING:
+            self.on_change()
             seat.state = SeatState.READY
         self._dispatch()
 
@@ -284,6 +313,7 @@ class WorkerPool:
             self._loop.call_soon(self._died, seat)
             return
         ticket.began = self._loop.time()
+        self.on_change()
         seat.jobs.append(ticket)
 
         def finished(future: Future[Answer]) -> None:  # in the executor's thread
@@ -301,6 +331,7 @@ class WorkerPool:
         if future.cancelled() or isinstance(error, BrokenProcessPool):
             self._died(seat)
             return
+        self.on_change()
         seat.jobs.remove(ticket)
         seat.jobs_done += 1
         self._deaths_in_a_row = 0
@@ -331,6 +362,7 @@ class WorkerPool:
         """
         if seat.state is SeatState.DEAD:
             return
+        self.on_change()
         seat.state = SeatState.DEAD
         jobs, seat.jobs = seat.jobs, []
         running = jobs.pop(0) if jobs and not self._closed else None
@@ -408,8 +440,7 @@ class WorkerPool:
         gone: set[Seat] = set()
         while True:
             await anyio.sleep(pause)
-            at_work = (SeatState.READY, SeatState.LEAVING)
-            known = [seat for seat in self._seats if seat.state in at_work]
+            known = [seat for seat in self._seats if seat.state in _AT_WORK]
             before, gone = gone, {seat for seat in known if not seat.runs}
             for seat in gone & before:
                 self._died(seat)

@@ -12,9 +12,11 @@ import time
 import traceback
 from dataclasses import replace
 from multiprocessing import connection, parent_process
+from pathlib import Path
 
 import cloudpickle
 
+from ..cache.memory import MemoryStore
 from .arena import ArenaHandle
 from .clock import CpuClock
 from .failures import message_of, shortened
@@ -25,6 +27,9 @@ from .trace import StackFileHandle
 
 __all__ = ["ping", "run_job", "start_worker"]
 
+_BLAS_THREADS = tuple(  # of the builds that numpy comes with, and of the systems'
+    f"{prefix}openblas_set_num_threads{suffix}" for prefix in ("scipy_", "") for suffix in ("64_", "")
+)
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 
 
@@ -41,17 +46,21 @@ def start_worker(handle: ArenaHandle, mark: Span, recipe: bytes, stacks: StackFi
     # blocked up to here; what user code starts may need it
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # a worker never holds a context on a device
+    if not any(name in os.environ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")):
+        _use_one_thread()
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch, say: the other cores have workers of their own
     _keep_freed_memory()
     threading.Thread(target=_end_with_parent, name="aioload-parent-watch", daemon=True).start()
     try:
         stacks.listen()
         array = handle.attach().array
-        _process.worker = Worker(
-            array, cloudpickle.loads(recipe), mark=array[mark.start : mark.stop].view(MARK)
-        )
+        memory = None if handle.beside is None else MemoryStore(handle.beside)
+        own_mark = array[mark.start : mark.stop].view(MARK)
+        _process.worker = Worker(array, cloudpickle.loads(recipe), mark=own_mark, memory=memory)
         if (cv2 := sys.modules.get("cv2")) is not None:
             cv2.setNumThreads(1)  # likewise
+        if (torch := sys.modules.get("torch")) is not None:
+            torch.set_num_threads(1)  # the server may have imported it before the variable was set
         _process.startup = Startup(os.getpid())
     except BaseException as error:  # an initialiser that raises would end the process with its cause lost
         message = f"{type(error).__name__}: {message_of(error)}"
@@ -61,10 +70,12 @@ def start_worker(handle: ArenaHandle, mark: Span, recipe: bytes, stacks: StackFi
 def run_job(job: Job) -> Answer:
     """Run a job in a worker process."""
     assert _process.worker is not None, "start_worker was not run"
-    began, needed = time.perf_counter(), _process.cpu.seconds()
+    began, (computed, queued) = time.perf_counter(), _process.cpu.seconds()
     answer = _process.worker.run(job)
-    took, needed = time.perf_counter() - began, _process.cpu.seconds() - needed
-    return replace(answer, work_seconds=took, blocked_seconds=max(took - needed, 0.0))
+    took, (computed_now, queued_now) = time.perf_counter() - began, _process.cpu.seconds()
+    computed, queued = computed_now - computed, queued_now - queued
+    blocked = max(took - computed - queued, 0.0)
+    return replace(answer, work_seconds=took, blocked_seconds=blocked, queued_seconds=queued)
 
 
 def ping() -> Startup:
@@ -93,6 +104,22 @@ def _keep_freed_memory() -> None:
         libc = ctypes.CDLL(None)
         libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)
         libc.mallopt(_M_TRIM_THRESHOLD, 64 << 20)
+
+
+def _use_one_thread() -> None:
+    """Have numpy's linear algebra use one thread, as the other cores have workers of their own.
+
+    The server has imported numpy before any variable was set. Where each worker computes with as many threads
+    as there are cores, these wait for each other: a product of two matrices in each sample took ten times the
+    CPU time with two workers on two cores.
+    """
+    with contextlib.suppress(OSError):
+        maps = Path("/proc/self/maps").read_text(errors="replace").splitlines()
+        for path in {line.split(maxsplit=5)[-1] for line in maps if "openblas" in line}:
+            library = ctypes.CDLL(path)
+            for name in _BLAS_THREADS:
+                if (set_threads := getattr(library, name, None)) is not None:
+                    set_threads(1)
 
 
 def _end_with_parent() -> None:

@@ -14,29 +14,52 @@ import inspect
 import os
 import random
 import resource
+import struct
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from hashlib import blake2b
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
+from ..cache.packed import size_of
+from ..cache.stock import IN_MEMORY, TO_KEEP, Lost, Stock
 from ..collate import apply, default
-from ..errors import ConfigError, ShardError
+from ..errors import ConfigError, SampleError, ShardError
 from .bulk import LEAST_ROWS, Bulk, columns_of
-from .draw import Draw
+from .draw import Draw, drawn, states
 from .failures import describe, failure_of_batch
 from .files import Files, Unmapped
-from .jobs import MARK, TABLE, Answer, Collate, Decode, Failure, Job, Outcome, Recipe, Segment, Undecoded
+from .items import Items
+from .jobs import (
+    CACHED,
+    MARK,
+    TABLE,
+    Answer,
+    Collate,
+    Decode,
+    Failure,
+    Job,
+    Outcome,
+    Recipe,
+    Segment,
+    Undecoded,
+)
 from .layout import NoRoom, RowWriter, learn, pack, unpack
 from .layout import descriptor as read_descriptor
 from .space import Span
 
-__all__ = ["Rooms", "Worker", "wants_rng"]
+if TYPE_CHECKING:
+    from ..cache.memory import MemoryStore
 
+__all__ = ["Rooms", "Worker", "is_lost", "refuse_rng", "wants_rng"]
+
+_WORDS = struct.Struct("<QII")  # of the global generators' seeds
+_WATCHED = 8  # calls of `prepare` in each worker that are looked at: whether they draw random numbers
 _USER, _GLOBALS = 0, 1  # streams of randomness: a transform's rng, and the global generators
 
 
@@ -51,6 +74,7 @@ class Worker:
         array: the arena's bytes.
         recipe: what to do with them.
         mark: one `MARK`, kept up to date for whoever watches.
+        memory: where samples are kept in memory, if they are.
         caught: what becomes a failure when user code raises it. In a process of its own that is everything;
             in the user's thread Ctrl-C stays Ctrl-C, and `sys.exit` in a signal handler ends the program.
     """
@@ -61,6 +85,7 @@ class Worker:
         recipe: Recipe,
         *,
         mark: NDArray[np.void] | None = None,
+        memory: MemoryStore | None = None,
         caught: type[BaseException] | tuple[type[BaseException], ...] = BaseException,
     ) -> None:
         self._caught = caught
@@ -73,9 +98,13 @@ class Worker:
         self._records.flags.writeable = False
         self._recipe = recipe
         # nobody can write to what decoders gave
-        self._lends = recipe.transform is None and recipe.collate is None
+        self._lends = recipe.decodes_alone
         self._wants_rng = recipe.transform is not None and wants_rng(recipe.transform)
         self._seeds = recipe.seeded and recipe.seed_globals
+        # what the transform draws must not depend on whether anything ran before it
+        self._seeds_anew = self._seeds and (recipe.prepare is not None or recipe.stock is not None)
+        self._stock = None if recipe.stock is None else Stock(recipe.stock, memory)
+        self._watched = 0
         self._decoders = tuple(
             (place, field, decode, bool(getattr(decode, "draws", False)))
             for place, (field, decode) in enumerate(recipe.decoders)
@@ -83,27 +112,62 @@ class Worker:
         self._draw = Draw()
         self._files = Files(recipe.paths)
         self._bulk = Bulk(recipe, self._raw)
+        self._ahead: dict[int, Any] = {}  # samples by record, of items that gave many at once
         self._failed: Undecoded | None = None  # at which a decoder has just failed
+        self._prepares = False  # it is `prepare` that runs
+        self._notes: list[tuple[str, str]] = []
         self._decode_seconds = self._transform_seconds = self._collate_seconds = 0.0
+        self._prepare_seconds, self._prepared_count, self._prepared_bytes = 0.0, 0, 0
+        self._check_seconds = self._longest_seconds = 0.0
+        self._has_run = False
+
+    def close(self) -> None:
+        """Give back what is open for samples that are kept."""
+        if self._stock is not None:
+            self._stock.close()
 
     def run(self, job: Job) -> Answer:
         """Do a job. Never raises for the user's reasons."""
         self._decode_seconds = self._transform_seconds = self._collate_seconds = 0.0
-        self._mark_none()
+        self._prepare_seconds, self._prepared_count, self._prepared_bytes = 0.0, 0, 0
+        self._notes = []
+        began = self._mark_none()
+        self._check_seconds = self._longest_seconds = self._bulk.check_seconds = 0.0
         faults = _faults() if self._recipe.paths else 0
         outcomes = (self._collate(job),) if isinstance(job, Collate) else tuple(self._decode(job))
+        if self._stock is not None and isinstance(job, Decode) and any(map(is_lost, outcomes)):
+            self._stock.find_lost(self._table(job.table))
         self._mark_row[0] = -1
         self._mark_began[0] = 0.0
         seconds = (self._decode_seconds, self._transform_seconds, self._collate_seconds)
-        return Answer(outcomes, *seconds, os.getpid(), _faults() - faults if self._recipe.paths else 0)
+        # the first sample of all may have imported much, which tells nothing about samples
+        longest, self._has_run = self._longest_seconds if self._has_run else 0.0, True
+        return Answer(
+            outcomes,
+            *seconds,
+            os.getpid(),
+            _faults() - faults if self._recipe.paths else 0,
+            began=began,
+            stopped=time.perf_counter(),
+            check_seconds=self._check_seconds + self._bulk.check_seconds,
+            longest_seconds=longest,
+            prepare_seconds=self._prepare_seconds,
+            prepared=self._prepared_count,
+            prepared_bytes=self._prepared_bytes,
+            kept=None if self._stock is None else self._stock.take_tally(),
+            notes=tuple(self._notes),
+        )
 
-    def _mark_none(self) -> None:
-        """Note that what happens from now on is about no single record."""
+    def _mark_none(self) -> float:
+        """Note that what happens from now on is about no single record; return the time."""
         self._mark_row[0] = -1
-        self._mark_began[0] = time.perf_counter()
+        self._mark_began[0] = now = time.perf_counter()
+        return now
 
     def _decode(self, job: Decode) -> Iterator[Outcome]:
         table = self._table(job.table)
+        if job.files and self._stock is not None:
+            self._stock.know(job.files)
         first = 0
         for segment in job.segments:
             rows = table[first : first + segment.rows]
@@ -113,6 +177,8 @@ class Worker:
 
     def _segment(self, segment: Segment, rows: NDArray[Any], job: Decode) -> Outcome:
         try:
+            if self._recipe.items is not None and self._recipe.items.batched:
+                self._look_ahead(self._recipe.items, rows)
             if segment.layout is not None:
                 return self._rows(segment, rows)
             if job.collect:
@@ -182,13 +248,21 @@ class Worker:
         layout = learn(samples) if learn_layout else None
         rows = np.arange(segment.first, segment.first + segment.rows)
         tree = self._batch(samples, keys) if segment.whole else (samples, keys, rows)
-        where, used = pack(tree, self._place(segment.place))
+        where, used = self._pack(tree, segment.place)
         return Outcome(used=used, descriptor=where, layout=layout)
 
     def _batch(self, samples: list[Any], keys: list[str | int]) -> Any:
         began = time.perf_counter()
         try:
             return apply(self._recipe.collate or default, samples, keys=keys)
+        finally:
+            self._collate_seconds += time.perf_counter() - began
+
+    def _pack(self, tree: Any, place: Span) -> tuple[Span, int]:
+        """Pack something into a place; return where its descriptor lies, and the bytes in use."""
+        began = time.perf_counter()
+        try:
+            return pack(tree, self._place(place))
         finally:
             self._collate_seconds += time.perf_counter() - began
 
@@ -209,7 +283,7 @@ class Worker:
             if rows != sorted(rows):  # a sample that came in another's place
                 by_row = sorted(range(len(rows)), key=rows.__getitem__)
                 samples, keys = [samples[at] for at in by_row], [keys[at] for at in by_row]
-            where, used = pack(self._batch(samples, keys), self._place(job.place))
+            where, used = self._pack(self._batch(samples, keys), job.place)
             return Outcome(used=used, descriptor=where)
         except NoRoom as small:
             return Outcome(need=small.need)
@@ -239,22 +313,77 @@ class Worker:
             record, shard = entry[2:4]
             key = keys[-1] if len(keys) > before else None
             field, self._failed = self._failed, None
-            raise _Failed(describe(error, segment.first + row, shard, record, key, field)) from error
+            stage, self._prepares = "prepare" if self._prepares else None, False
+            failure = describe(error, segment.first + row, shard, record, key, field, stage)
+            raise _Failed(failure) from error
         else:
             return sample
 
     def _sample(self, entry: tuple[int, ...], keys: list[str | int], rooms: Rooms) -> Any:
         # hot: once per record; guarded by benchmarks/photos.py
-        start, stop, record, shard, expected, epoch, source, mapped = entry
+        if self._recipe.items is not None:
+            return self._item(self._recipe.items, entry, keys)
+        start, stop, record, _, expected, epoch, source, _, tier = entry
         recipe = self._recipe
+        begun = time.perf_counter()
+        kept = None
+        if tier >= IN_MEMORY:
+            assert self._stock is not None
+            kept = self._stock.find(source, record, tier, start, stop, expected)
+        elif tier == TO_KEEP and self._stock is not None:
+            kept = self._stock.find_late(source, record)
+        if kept is None:
+            key, sample = self._made(entry, keys, rooms)
+        else:
+            key, sample = kept.key, kept.sample
+            keys.append(record if key is None else key)
+        had = time.perf_counter()
+        if recipe.transform is None:
+            if had - begun > self._longest_seconds:
+                self._longest_seconds = had - begun
+            return sample
+
+        if self._seeds_anew:
+            _seed_globals(recipe.seed, epoch, record, source)
+        if "__key__" not in sample:
+            sample = self._named(sample, key, entry)
+        result = self._transformed(recipe.transform, sample, entry)
+        ended = time.perf_counter()
+        self._transform_seconds += ended - had
+        self._longest_seconds = max(self._longest_seconds, ended - begun)
+        return result
+
+    def _made(self, entry: tuple[int, ...], keys: list[str | int], rooms: Rooms) -> tuple[str | None, Any]:
+        """Make what comes before the transform, and keep it if it is to be kept; return its key and it."""
+        record, source, tier = entry[2], entry[6], entry[8]
         began = time.perf_counter()
+        key, sample = self._decoded(entry, keys, rooms)
+        decoded = time.perf_counter()
+        self._decode_seconds += decoded - began
+        if self._recipe.prepare is not None:
+            sample = self._prepared(self._named(sample, key, entry))
+            self._prepare_seconds += time.perf_counter() - decoded
+        self._prepared_count += 1
+        if self._prepared_count == 1:
+            self._prepared_bytes = size_of(sample)
+        if tier == TO_KEEP and self._stock is not None:
+            self._stock.keep(source, record, sample, key, time.perf_counter() - began)
+        return key, sample
+
+    def _decoded(self, entry: tuple[int, ...], keys: list[str | int], rooms: Rooms) -> tuple[str | None, Any]:
+        start, stop, record, shard, expected, epoch, source, mapped, _ = entry
+        recipe, began = self._recipe, time.perf_counter()
         raw = self._raw(shard, mapped)[start:stop]
         if len(raw) < stop - start:
             raise Unmapped
         if recipe.checked[source] and google_crc32c.value(raw) != expected:
+            if mapped == CACHED:
+                raise Unmapped  # the cache fetches again what is damaged
             raise ShardError(
                 "its bytes do not have the checksum of the index; repack the shard or run `aioload verify`"
             )
+        checked = time.perf_counter()
+        self._check_seconds += checked - began
         key, payloads = recipe.formats[source].split(raw.data)
         keys.append(record if key is None else key)
         if self._seeds:
@@ -274,22 +403,66 @@ class Worker:
                 error.add_note(f"while decoding field {field!r}")
                 self._failed = Undecoded(field, self._stored(field, source))
                 raise
-        decoded = time.perf_counter()
-        self._decode_seconds += decoded - began
-        if recipe.transform is None:
-            return sample
+        return key, sample
 
-        sample["__key__"] = str(record) if key is None else key
-        if len(recipe.formats) > 1:
-            sample["__source__"] = source
-        if self._wants_rng:
-            result = recipe.transform(
-                sample, rng=np.random.default_rng((_USER, recipe.seed, epoch, record, source))
+    def _named(self, sample: Any, key: str | None, entry: tuple[int, ...]) -> dict[str, Any]:
+        """Return a sample that tells where it comes from, as user code gets it."""
+        named = {**sample, "__key__": str(entry[2]) if key is None else key}
+        if len(self._recipe.formats) > 1:
+            named["__source__"] = entry[6]
+        return named
+
+    def _prepared(self, sample: dict[str, Any]) -> dict[str, Any]:
+        """Have a sample prepared by the user's function."""
+        assert self._recipe.prepare is not None
+        before = states() if self._watched < _WATCHED else None
+        self._prepares = True
+        result = self._recipe.prepare(sample)
+        if not isinstance(result, dict):
+            raise SampleError(
+                f"prepare must return a dict, as transform gets one; it returned {type(result)}"
             )
-        else:
-            result = recipe.transform(sample)
-        self._transform_seconds += time.perf_counter() - decoded
+        self._prepares = False
+        if before is not None:
+            self._watched += 1
+            self._notes += [("random", name) for name in drawn(before)]
         return result
+
+    def _transformed(self, transform: Callable[..., Any], sample: Any, entry: tuple[int, ...]) -> Any:
+        if not self._wants_rng:
+            return transform(sample)
+        _, _, record, _, _, epoch, source, *_ = entry
+        return transform(sample, rng=np.random.default_rng((_USER, self._recipe.seed, epoch, record, source)))
+
+    def _item(self, items: Items, entry: tuple[int, ...], keys: list[str | int]) -> Any:
+        """Have a sample made of nothing but its number; all of it is the user's code, and counts as such."""
+        _, _, record, _, _, epoch, source, *_ = entry
+        began = time.perf_counter()
+        keys.append(record)
+        if self._seeds:
+            _seed_globals(self._recipe.seed, epoch, record, source)
+        sample = self._ahead.pop(record) if record in self._ahead else items.one(record)
+        if self._recipe.transform is not None:
+            sample = self._transformed(self._recipe.transform, sample, entry)
+        spent = time.perf_counter() - began
+        self._transform_seconds += spent
+        self._longest_seconds = max(self._longest_seconds, spent)
+        return sample
+
+    def _look_ahead(self, items: Items, rows: NDArray[Any]) -> None:
+        """Have samples made all at once; where that fails each is made by itself, which names the one."""
+        self._mark_none()
+        self._ahead.clear()
+        first = rows[0]
+        began = time.perf_counter()
+        if self._seeds:
+            words = (int(first[name]) for name in ("epoch", "record", "source"))
+            _seed_globals(self._recipe.seed, *words)
+        try:
+            self._ahead.update(items.many(rows["record"].tolist()))
+        except self._caught:
+            self._ahead.clear()
+        self._transform_seconds += time.perf_counter() - began
 
     def _stored(self, field: str, source: int) -> str:
         """Return what the bytes of a field are."""
@@ -312,7 +485,7 @@ class Worker:
         _, decode = self._recipe.decoders[place]
         options: dict[str, Any] = {}
         if self._decoders[place][3]:
-            _, _, record, _, _, epoch, source, _ = entry
+            _, _, record, _, _, epoch, source, *_ = entry
             options["rng"] = self._draw.at(self._recipe.seed, epoch, record, source, place)
         if room is not None:
             if decode.into(data, room, **options):  # type: ignore[attr-defined]  # `_direct` has looked
@@ -344,8 +517,13 @@ def wants_rng(transform: Callable[..., Any]) -> bool:
     Raises:
         ConfigError: it requires another parameter beside the sample, which nobody would pass.
     """
+    return _parameters(transform, "transform")
+
+
+def _parameters(function: Callable[..., Any], name: str) -> bool:
+    """Tell whether a function that takes a sample names a parameter `rng`."""
     try:
-        parameters = list(inspect.signature(transform).parameters.values())
+        parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
         return False  # written in C: it takes the sample alone
 
@@ -362,9 +540,27 @@ def wants_rng(transform: Callable[..., Any]) -> bool:
     if not places or places[0] in named or required not in ([], places[:1]):
         names = ", ".join(p.name for p in parameters)
         raise ConfigError(
-            f"transform must take a sample, and besides it at most a parameter named rng; it takes ({names})"
+            f"{name} must take a sample, and besides it at most a parameter named rng; it takes ({names})"
         )
     return bool(named)
+
+
+def refuse_rng(prepare: Callable[..., Any]) -> None:
+    """Refuse a `prepare` that asks for random numbers, or for anything but the sample.
+
+    Raises:
+        ConfigError: it does.
+    """
+    if _parameters(prepare, "prepare"):
+        raise ConfigError(
+            "prepare must always give the same for a record and gets no rng; draw random numbers in transform"
+        )
+
+
+def is_lost(outcome: Outcome) -> bool:
+    """Tell whether a sample that was kept could not be had."""
+    failures = (outcome.failure, *outcome.failures)
+    return any(failure is not None and failure.kind == Lost.__name__ for failure in failures)
 
 
 def _faults() -> int:
@@ -374,10 +570,12 @@ def _faults() -> int:
 
 def _seed_globals(seed: int, epoch: int, record: int, source: int) -> None:
     """Set the global generators for one record."""
-    words = np.random.SeedSequence((_GLOBALS, seed, epoch, record, source)).generate_state(4)
-    random.seed(int(words[0]) << 32 | int(words[1]))
-    np.random.seed(words[2])  # the old global generator: user code that draws from it is what this is for
+    # not a SeedSequence: out of the caches, as between two photos, it takes 60 us where this takes 4
+    name = repr((_GLOBALS, seed, epoch, record, source)).encode()
+    long, word, other = _WORDS.unpack(blake2b(name, digest_size=_WORDS.size).digest())
+    random.seed(long)
+    np.random.seed(word)  # the old global generator: user code that draws from it is what this is for
     # not torch.manual_seed: it sets every device's generator, at half a millisecond a record
     generator = getattr(sys.modules.get("torch"), "default_generator", None)
     if generator is not None:  # torch may be there in part, while another thread of the user's imports it
-        generator.manual_seed(int(words[3]))
+        generator.manual_seed(other)

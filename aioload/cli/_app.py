@@ -11,12 +11,15 @@ from typer.core import TyperGroup
 from .._version import __version__
 from ..errors import AioloadError
 from ..foreign import for_commands
+from .bench import bench
 from .cache import cache
 from .demo import demo
 from .export import export
 from .index import index
 from .inspect import inspect
+from .map import map_
 from .pack import pack
+from .plan import plan
 from .verify import verify
 
 __all__ = ["app", "main"]
@@ -37,8 +40,9 @@ class _Commands(TyperGroup):
 
 
 app = typer.Typer(cls=_Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-for command in (pack, index, inspect, verify, export, demo):
+for command in (pack, index, inspect, verify, export, plan, bench, demo):
     app.command()(command)
+app.command("map")(map_)
 app.add_typer(cache, name="cache")
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
@@ -28,6 +31,7 @@ __all__ = [
     "count",
     "one_or_all",
     "parse_fields",
+    "parse_function",
     "parse_size",
     "parse_storage_options",
     "parse_workers",
@@ -100,6 +104,27 @@ def parse_fields(given: list[str] | None) -> dict[str, str] | None:
             raise typer.BadParameter(f"the field {name!r} is given twice")
         fields[name] = kind
     return fields or None
+
+
+def parse_function(named: str) -> Callable[..., Any]:
+    """Return the function that a text like `mels:prepare` names."""
+    module_name, mark, path = named.partition(":")
+    if not mark or not module_name or not path:
+        raise typer.BadParameter(f"--with is MODULE:FUNCTION, such as mels:prepare, got {named!r}")
+    here = os.getcwd()  # noqa: PTH109 - a text, as other places on the path
+    if here not in sys.path:
+        sys.path.insert(0, here)  # processes that are started get it, too
+    try:
+        found: Any = import_module(module_name)
+    except ImportError as error:
+        raise typer.BadParameter(f"the module {module_name} cannot be imported: {error}") from error
+    for name in path.split("."):
+        if not hasattr(found, name):
+            raise typer.BadParameter(f"the module {module_name} has no {path}")
+        found = getattr(found, name)
+    if not callable(found):
+        raise typer.BadParameter(f"{named} is no function but {type(found).__qualname__}")
+    return found  # type: ignore[no-any-return]  # whatever the user's is
 
 
 def parse_workers(value: str | int) -> int | None:
@@ -184,13 +209,16 @@ def told_once(*loggers: str) -> Iterator[None]:
 
 
 @contextmanager
-def progress_bar(what: str, total: int, *, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
+def progress_bar(
+    what: str, total: int, *, quiet: bool = False, counts_cost: bool = False
+) -> Iterator[Callable[[int, int], None]]:
     """Show a bar on stderr, where that is a terminal.
 
     Args:
         what: is being done.
         total: the sum of all costs.
         quiet: show nothing.
+        counts_cost: whether the rate is that of costs, where many things are told of at once.
 
     Yields:
         Takes the cost and the bytes of a thing done.
@@ -207,7 +235,7 @@ def progress_bar(what: str, total: int, *, quiet: bool = False) -> Iterator[Call
         disable=quiet or not console.is_terminal,
     )
     with bar:
-        meter = _Meter(bar, bar.add_task(what, total=total, rate=""))
+        meter = _Meter(bar, bar.add_task(what, total=total, rate=""), counts_cost=counts_cost)
         yield meter.advance
 
 
@@ -230,7 +258,8 @@ def bytes_bar(what: str, total: int, *, quiet: bool = False) -> Iterator[Callabl
 class _Meter:
     """Counts what is done, and tells the bar now and then: it costs more than a small record."""
 
-    def __init__(self, bar: Progress, task: TaskID) -> None:
+    def __init__(self, bar: Progress, task: TaskID, *, counts_cost: bool) -> None:
+        self._counts_cost = counts_cost
         self._bar = bar
         self._task = task
         self._started = self._told = time.monotonic()
@@ -239,7 +268,7 @@ class _Meter:
     def advance(self, cost: int, num_bytes: int) -> None:
         """Count one thing."""
         self._cost += cost
-        self._things += 1
+        self._things += cost if self._counts_cost else 1
         self._bytes += num_bytes
         now = time.monotonic()
         if now - self._told >= _REFRESH_SECONDS:

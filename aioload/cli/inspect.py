@@ -7,9 +7,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+import numpy.typing as npt
 import typer
 
 from ..dataset import Dataset
@@ -31,11 +32,15 @@ from ._console import (
     size,
 )
 
+if TYPE_CHECKING:
+    from ..shard.index import Index
+
 __all__ = ["inspect"]
 
 _OWN_SUMS = ("tfrecord",)  # formats whose records have sums of their own
 _FEW = 8  # values of an array that are shown
 _MOST_GLANCED = 10_000  # bytes of a value that is decoded for the overview
+_AT_A_TIME = 1 << 16  # records whose sizes are looked at
 _SHOWN = 5  # shards and records in the overview
 _INLINE = ("int", "float", "str", "json")  # kinds whose value says more than its size
 _SUFFIXES = {"ndarray": ".npy", "str": ".txt", "json": ".json", "int": ".i64", "float": ".f64"}
@@ -97,7 +102,7 @@ def _read(dataset: Dataset, number: int) -> _Record:
 
 def _overview(dataset: Dataset) -> dict[str, Any]:
     index = dataset.index
-    sizes = np.diff(index.positions.astype(np.int64))
+    sizes = [np.array([part.min(), part.sum(), part.max()]) for part in _sizes(index)]
     return {
         "format": dataset.kind,
         "records": len(index),
@@ -109,8 +114,10 @@ def _overview(dataset: Dataset) -> dict[str, Any]:
         "index_bytes": index.nbytes,
         "sums": index.sums is not None or dataset.kind in _OWN_SUMS,
         "record_bytes": {
-            "min": int(sizes.min()), "mean": float(sizes.mean()), "max": int(sizes.max())
-        } if len(sizes) else None,
+            "min": min(int(part[0]) for part in sizes),
+            "mean": sum(int(part[1]) for part in sizes) / len(index),
+            "max": max(int(part[2]) for part in sizes),
+        } if len(index) else None,
         "shards": [
             {"name": name, "records": int(stop - start), "bytes": int(num_bytes)}
             for name, (start, stop), num_bytes in zip(
@@ -119,6 +126,13 @@ def _overview(dataset: Dataset) -> dict[str, Any]:
         ],
         "first": [_summary(dataset, number) for number in range(min(_SHOWN, len(index)))],
     }  # fmt: skip
+
+
+def _sizes(index: Index) -> Iterator[npt.NDArray[np.int64]]:
+    """Yield the bytes of each record, some at a time: the index need not be in memory."""
+    for first in range(0, len(index), _AT_A_TIME):
+        places = index.positions[first : first + _AT_A_TIME + 1].astype(np.int64)
+        yield places[1:] - places[:-1]
 
 
 def _summary(dataset: Dataset, number: int) -> dict[str, Any]:

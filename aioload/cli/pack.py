@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-import sys
 from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 
 from ..errors import SampleError
-from ..packing import PackReport, Recipe, Unreadable, find_source
+from ..packing import Recipe, find_source, pack_by_tasks
 from ..packing import pack as pack_source
-from ..storage.address import shown
 from ._console import (
     AsJson,
     FieldKinds,
     Quiet,
     StorageOptions,
-    count,
     parse_fields,
     parse_size,
     parse_storage_options,
     parse_workers,
-    print_json,
     progress_bar,
-    short,
-    size,
 )
+from ._packed import for_others, show_failure, show_packed
 
 __all__ = ["pack"]
-
-_SHOWN = 50  # unreadable files that are named; --json names all
 
 
 class Kind(StrEnum):
@@ -82,84 +75,46 @@ def pack(
         help="Look at each image: does it open, does it decode.")] = Check.header,
     shuffle: Annotated[bool, typer.Option("--shuffle", help="Pack in an order drawn from the seed.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of the shuffled order.")] = 0,
+    scheduler: Annotated[str | None, typer.Option(metavar="ADDRESS",
+        help="A Dask scheduler, such as tcp://host:8786, whose workers do it, a shard each at a time; a run "
+             "that was stopped is gone on with. They must see SRC and DST.")] = None,
+    force: Annotated[bool, typer.Option("--force",
+        help="With --scheduler: begin anew where shards of another run lie.")] = False,
     storage_option: StorageOptions = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """Pack images, archives or a table of files into a set that streams fast."""
+    if force and scheduler is None:
+        raise typer.BadParameter("--force goes with --scheduler: a folder is cleared without one, too")
     storage_options = parse_storage_options(storage_option)
     is_remote = any("://" in each for each in sources)
     try:
         source = find_source(
-            sources,
+            for_others(sources, scheduler),
             kind=None if kind is None else kind.value,
             path_field=path_field,
             fields=parse_fields(field),
             seed=seed if shuffle else None,
             storage_options=storage_options if is_remote else None,
         )
-        with progress_bar("packing", source.cost, quiet=quiet or as_json) as advance:
-            report = pack_source(
-                source,
-                destination,
-                recipe=Recipe(check=check, resize=resize, quality=quality),
-                shard_bytes=shard_size,
-                index_fields=index_field or (),
-                num_workers=workers,
-                skip_bad=skip_bad,
-                progress=advance,
-                storage_options=storage_options if "://" in destination or not is_remote else None,
-            )
+        options: dict[str, Any] = {
+            "recipe": Recipe(check=check, resize=resize, quality=quality),
+            "shard_bytes": shard_size,
+            "index_fields": index_field or (),
+            "num_workers": workers,
+            "skip_bad": skip_bad,
+            "storage_options": storage_options if "://" in destination or not is_remote else None,
+        }
+        by_tasks = scheduler is not None
+        with progress_bar("packing", source.cost, quiet=quiet or as_json, counts_cost=by_tasks) as advance:
+            if by_tasks:
+                options |= {"scheduler": scheduler, "force": force}
+                report = pack_by_tasks(source, destination, progress=advance, **options)
+            else:
+                report = pack_source(source, destination, progress=advance, **options)
     except SampleError as error:
-        _show_failure(error, as_json=as_json)
+        show_failure(error, as_json=as_json)
         raise
 
-    if as_json:
-        print_json(_as_json(report))
-    elif not quiet:
-        _show(report, source.kind, destination)
-    _show_unreadable(report.unreadable, source.noun)
-
-
-def _show_failure(error: SampleError, *, as_json: bool) -> None:
-    unreadable: tuple[Unreadable, ...] = error.facts.get("unreadable", ())
-    if as_json:
-        print_json({"error": str(error), "unreadable": [_entry(bad) for bad in unreadable]})
-    _show_unreadable(unreadable, error.facts.get("noun", "file"))
-
-
-def _show(report: PackReport, kind: str, destination: str) -> None:
-    rate = report.records / max(report.seconds, 1e-9)
-    print(
-        f"packed {count(report.records, 'record')} from {kind} into {shown(destination)}: "
-        f"{size(report.data_bytes)} in {count(report.shards, 'shard')}, "
-        f"{report.seconds:.1f} s, {rate:,.0f} records/s"
-    )
-    for note in report.notes:
-        print(note)
-
-
-def _show_unreadable(unreadable: tuple[Unreadable, ...], noun: str) -> None:
-    if not unreadable:
-        return
-
-    print(f"{count(len(unreadable), noun)} could not be packed:", file=sys.stderr)
-    for bad in unreadable[:_SHOWN]:
-        print(f"  {short(bad.name, 500)}: {short(bad.reason, 300)}", file=sys.stderr)
-    if len(unreadable) > _SHOWN:
-        print(f"  … and {len(unreadable) - _SHOWN:,} more; --json names all", file=sys.stderr)
-
-
-def _as_json(report: PackReport) -> dict[str, Any]:
-    return {
-        "records": report.records,
-        "bytes": report.data_bytes,
-        "shards": report.shards,
-        "seconds": round(report.seconds, 3),
-        "unreadable": [_entry(bad) for bad in report.unreadable],
-        "notes": list(report.notes),
-    }
-
-
-def _entry(bad: Unreadable) -> dict[str, str]:
-    return {"name": bad.name, "reason": bad.reason}
+    show_packed(report, f"packed from {source.kind}", destination, source.noun, as_json=as_json, quiet=quiet)

@@ -19,6 +19,7 @@ from ..shard.format import MANIFEST_NAME, shard_name
 from ..shard.manifest import Manifest
 from ..shard.reader import Reader
 from ..storage.address import shown
+from ..storage.reading import open_reader
 from ._console import (
     AsJson,
     FieldKinds,
@@ -35,7 +36,6 @@ from ._console import (
     size,
     told_once,
 )
-from ._reading import open_reader
 
 __all__ = ["verify"]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..storage.bytelocks import ByteLock
+from ..bytelocks import ByteLock
 
 __all__ = ["KeptIndex", "KeptIndexes"]
 

@@ -22,10 +22,10 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
+from ..bytelocks import ByteLock
 from ..errors import ShardError, StorageError
 from ..shard.sidecar import Sidecar, parse_sidecar, render_sidecar
 from ..storage import default_cache_folder
-from ..storage.bytelocks import ByteLock
 
 __all__ = ["Kept"]
 

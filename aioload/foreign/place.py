@@ -64,7 +64,11 @@ def place_of(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) 
         texts = [os.fspath(each) for each in source]
         names = [name for text in texts for name in meant(text)]
     except TypeError as error:
-        raise ConfigError(f"a source is a path, an address or a list of such, got {source!r}") from error
+        by_number = hasattr(source, "__getitem__") and not isinstance(source, (list, tuple))
+        cure = "; what gives samples by number goes to aioload.from_dataset" if by_number else ""
+        raise ConfigError(
+            f"a source is a path, an address or a list of such, got {source!r}{cure}"
+        ) from error
     if not names:
         raise ConfigError("an empty list names no shard; give at least one")
     return common(names)

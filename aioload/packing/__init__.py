@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from .export import ExportReport, export
 from .items import Item, Source, Unreadable
+from .mapping import map
 from .packer import PackReport, pack
+from .planned import pack_by_tasks
 from .prepare import Recipe
 from .sources import SOURCE_KINDS, find_source
 
@@ -18,5 +20,7 @@ __all__ = [
     "Unreadable",
     "export",
     "find_source",
+    "map",
     "pack",
+    "pack_by_tasks",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ..dataset import Dataset
@@ -14,7 +14,7 @@ from ..shard.tarsample import shown, split
 from .items import Item, Source, Unreadable
 from .values import plain
 
-__all__ = ["foreign"]
+__all__ = ["foreign", "items_of"]
 
 _KINDS = {"tar": "webdataset"}  # as sources are called, where that is not what sets are called
 
@@ -42,21 +42,33 @@ def foreign(dataset: Dataset, *, all_fields: bool = True) -> Source:
     return Source(
         kind=_KINDS.get(dataset.kind, dataset.kind),
         fields=kinds,
-        items=_items(dataset, all_fields=all_fields),
+        items=items_of(dataset, None, all_fields=all_fields, ends=True),
         cost=len(dataset),
         metadata=dataset.metadata or {},
         index_fields=tuple(dataset.index.columns),
+        dataset=dataset,
+        all_fields=all_fields,
     )
 
 
-def _items(dataset: Dataset, *, all_fields: bool) -> Iterator[Item | Unreadable]:
+def items_of(
+    dataset: Dataset, ranges: Sequence[tuple[int, int]] | None, *, all_fields: bool, ends: bool
+) -> Iterator[Item | Unreadable]:
+    """Yield records of a set.
+
+    Args:
+        dataset: the set.
+        ranges: of records; all where none are given.
+        all_fields: see `foreign`.
+        ends: whether what archives hold behind their records is told of, too.
+    """
     is_tar = dataset.kind == "tar"
     cut: Cut = _strict(dataset) if is_tar and all_fields else dataset.format.split
     # digits of an archive are read with its other files; all else that is no file is decoded here
     decoders = {} if is_tar else _decoders(dataset)
     bounds = dataset.index.shard_records.tolist()
     shard = 0
-    for number, outcome in dataset.outcomes():
+    for number, outcome in dataset.outcomes(ranges):
         while number >= bounds[shard + 1]:
             shard += 1
         name = f"record {number} ({dataset.index.shards[shard]})"
@@ -67,7 +79,7 @@ def _items(dataset: Dataset, *, all_fields: bool) -> Iterator[Item | Unreadable]
             yield _item(dataset, name, number, *cut(outcome), decoders)
         except AioloadError as error:
             yield Unreadable(name, for_commands(error))
-    if is_tar:
+    if is_tar and ends:
         yield from (Unreadable(name, why, cost=0) for name, why in unmarked(dataset.contents))
 
 

@@ -6,7 +6,10 @@ import os
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from ..dataset import Dataset
 
 __all__ = ["Item", "Source", "Unreadable", "printable", "shuffled"]
 
@@ -47,6 +50,10 @@ class Source:
     """What was left out, in a sentence each."""
     index_fields: tuple[str, ...] = ()
     """Numeric fields whose values its own index keeps."""
+    dataset: Dataset | None = None
+    """The set whose records these are, each of which can be read by itself."""
+    all_fields: bool = True
+    """Of a set: whether no field of an archive may be left out."""
 
     @property
     def noun(self) -> str:
@@ -64,6 +71,8 @@ class Unreadable:
     """What is wrong with it."""
     cost: int = 1
     """Its share of the source's `cost`."""
+    trace: str = ""
+    """Where the user's code failed."""
 
 
 def printable(path: str) -> str:

@@ -27,7 +27,7 @@ from .hiding import check_hides_nothing
 from .items import Item, Source, Unreadable
 from .prepare import CHECKS, Prepared, Recipe, prepare
 
-__all__ = ["PackReport", "pack"]
+__all__ = ["PackReport", "check_recipe", "nothing", "pack", "prepare_all"]
 
 _RUN = 8  # items a task: handing one over costs about as much as reading a small file
 _MIN_THREADS = 4  # reads wait for the disk even where there is one CPU
@@ -84,8 +84,8 @@ def pack(
         WorkerError: a process died.
     """
     if not source.fields:  # nor records that have any
-        raise _nothing()
-    recipe = _check(replace(recipe or Recipe(), kinds=source.fields), num_workers)
+        raise nothing()
+    recipe = check_recipe(replace(recipe or Recipe(), kinds=source.fields), num_workers)
     check_hides_nothing(os.fspath(destination), storage_options)
     started = time.monotonic()
     unreadable: list[Unreadable] = []
@@ -96,7 +96,7 @@ def pack(
     }
     with (
         Writer(destination, source.fields, metadata=source.metadata, **options) as writer,
-        closing(_prepare_all(source.items, recipe, num_workers)) as outcomes,
+        closing(prepare_all(source.items, recipe, num_workers)) as outcomes,
         warnings.catch_warnings(),
     ):
         warnings.filterwarnings("ignore", module=r"PIL\b")  # odd tags, large pictures: none of them bad
@@ -123,7 +123,8 @@ def pack(
     )
 
 
-def _check(recipe: Recipe, num_workers: int | None) -> Recipe:
+def check_recipe(recipe: Recipe, num_workers: int | None) -> Recipe:
+    """Return the recipe, having checked it and the number of workers."""
     if num_workers is not None and num_workers < 1:
         raise ConfigError(f"num_workers must be positive, got {num_workers}")
     if recipe.check not in CHECKS:
@@ -135,10 +136,10 @@ def _check(recipe: Recipe, num_workers: int | None) -> Recipe:
     return recipe
 
 
-def _prepare_all(
+def prepare_all(
     items: Iterable[Item | Unreadable], recipe: Recipe, num_workers: int | None
 ) -> Generator[Prepared | Unreadable, None, None]:
-    """Yield what became of each item, in order."""
+    """Yield what became of each item, in order; close it when done."""
     workers = num_workers or usable_cpus()
     executor = Processes(workers) if recipe.reencodes else _threads(num_workers or max(workers, _MIN_THREADS))
     pending: deque[Future[list[Prepared | Unreadable]]] = deque()
@@ -181,7 +182,7 @@ def _extent(outcome: Prepared | Unreadable) -> tuple[int, int]:
 
 def _require_readable(unreadable: list[Unreadable], records: int, noun: str, *, skip_bad: bool) -> None:
     if not unreadable and not records:
-        raise _nothing()
+        raise nothing()
 
     if unreadable and not (skip_bad and records):
         first = unreadable[0]
@@ -193,5 +194,6 @@ def _require_readable(unreadable: list[Unreadable], records: int, noun: str, *, 
         )
 
 
-def _nothing() -> ConfigError:
+def nothing() -> ConfigError:
+    """Return the error of a source without records."""
     return ConfigError("nothing to pack: the source is empty")

@@ -56,7 +56,7 @@ def compressed(
         _attempt(place, name, first.fields, storage_options, all_fields=fields is None) for name in names[1:]
     )
     items = itertools.chain(_costing_one(first.items), *map(_costing_one, others))
-    return replace(first, items=items, cost=len(names))
+    return replace(first, items=items, cost=len(names), dataset=None)
 
 
 def _placed(given: Sequence[str], storage_options: Mapping[str, Any] | None) -> Place:

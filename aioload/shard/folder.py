@@ -7,15 +7,21 @@ import errno
 import fcntl
 import os
 import re
+from collections.abc import Container
 from pathlib import Path
 from typing import BinaryIO
 
 from ..errors import ConfigError, StorageError
 from .format import MANIFEST_NAME
 
-__all__ = ["Folder", "is_own_name"]
+__all__ = ["WORK_NAME", "Folder", "is_own_name"]
 
-_OWN_NAMES = re.compile(r"(shard-\d{5,}\.aio|index\.aioi|manifest\.json)(\.tmp)?")
+WORK_NAME = "aioload-work.json"
+"""The file that says whose shards lie in a folder that has no manifest yet, where many make a set."""
+
+_OWN_NAMES = re.compile(
+    rf"(shard-\d{{5,}}\.aio(\.bad)?|index\.aioi|manifest\.json|{re.escape(WORK_NAME)})((\.[0-9a-f]{{8}})?\.tmp)?"
+)
 _BUFFER_BYTES = 1 << 20  # small records are gathered to writes of this size; larger ones go past the buffer
 
 
@@ -30,12 +36,16 @@ class Folder:
     The lock is the kernel's, on the folder itself: it ends with the process, so that a dead writer blocks
     nobody, and what lies around under the names of a set, without a manifest, has no owner any more.
 
+    Args:
+        path: of the folder.
+        clears: whether what a dead writer left goes at once; else `remove` does it.
+
     Raises:
         ConfigError: the folder holds a complete set, or another writer is at work in it.
         StorageError: it cannot be made, opened or cleared. The methods raise OSError as it comes.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, clears: bool = True) -> None:
         self._path = path
         self._removed = 0
         self._descriptor = -1
@@ -45,7 +55,8 @@ class Folder:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
             self._lock()
             self._check_free()
-            self._removed = self._remove_own()
+            if clears:
+                self.remove()
         except ConfigError:
             self.close()
             raise
@@ -63,6 +74,11 @@ class Folder:
             return ()
         what = "1 file" if self._removed == 1 else f"{self._removed} files"
         return (f"{what} of a run that did not finish lay there and went",)
+
+    def remove(self, kept: Container[str] = (), *, told: bool = True) -> None:
+        """Remove all files under the names of a set but some; `told`: as those of another run."""
+        removed = self._remove_own(kept)
+        self._removed += removed if told else 0
 
     def begin(self, name: str) -> BinaryIO:
         """Open a file that is not there under its name yet."""
@@ -93,6 +109,12 @@ class Folder:
         with contextlib.suppress(OSError):
             self._remove_own()
             if self._made:
+                self._path.rmdir()
+
+    def vanish(self) -> None:
+        """Remove the folder if it was made for nothing."""
+        if self._made:
+            with contextlib.suppress(OSError):  # something was written
                 self._path.rmdir()
 
     def close(self) -> None:
@@ -126,9 +148,10 @@ class Folder:
                 path=str(self._path),
             )
 
-    def _remove_own(self) -> int:
-        """Remove all files under the names of a set; return how many."""
-        names = [path for path in self._path.iterdir() if is_own_name(path.name) and not path.is_dir()]
+    def _remove_own(self, kept: Container[str] = ()) -> int:
+        """Remove all files under the names of a set but some; return how many."""
+        own = (path for path in self._path.iterdir() if is_own_name(path.name) and path.name not in kept)
+        names = [path for path in own if not path.is_dir()]
         # the mark of completeness first
         for path in sorted(names, key=lambda path: path.name != MANIFEST_NAME):
             path.unlink()

@@ -2,14 +2,15 @@
 
 All record bytes of all shards, laid end to end, are the *line*; record i is its piece from `positions[i]`
 to `positions[i + 1]`, and a small table says where on the line each shard begins. So a record costs 8 bytes
-of place and 4 of sum, in the file as in memory, where the arrays are views of the file: nothing is copied.
+of place and 4 of sum, in the file as in memory, where the arrays are views of the file: nothing is copied. Of
+an index that would take too much memory the long arrays stay in the file (`open_index`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import mmap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,8 +22,9 @@ from .footer import Footer
 from .format import DATA_START, FORMAT_VERSION, INDEX_HEADER, MAX_PAYLOAD_BYTES, crc32c, shard_name
 from .kinds import Fields
 from .manifest import Manifest
+from .pages import PagedArray, Pages
 
-__all__ = ["Index", "Located", "join_footers", "make_manifest", "parse_index", "render_index"]
+__all__ = ["Index", "Located", "join_footers", "make_manifest", "open_index", "parse_index", "render_index"]
 
 Array = npt.NDArray[Any]
 
@@ -80,7 +82,7 @@ class Index:
 
     @property
     def nbytes(self) -> int:
-        """Memory the arrays take."""
+        """Bytes of the arrays, in memory or in their file."""
         return sum(array.nbytes for array in self._arrays())
 
     def locate(self, records: npt.NDArray[np.int64]) -> Located:
@@ -105,6 +107,14 @@ class Index:
         """Return where in its shard's file the place of each record on the line begins."""
         return self.positions[records] + self._shift(records)[1]
 
+    def extents(self) -> list[tuple[int, int]]:
+        """Return for each shard where its records begin in its file, and where they end."""
+        starts = self.shard_data.tolist()
+        if self.far is not None and len(self.far):
+            starts = [0] * len(starts)  # some lie elsewhere
+        stops = (self.shard_data + self.shard_starts[1:] - self.shard_starts[:-1]).tolist()
+        return list(zip(starts, stops, strict=True))
+
     def fingerprint(self) -> str:
         """Return a name for the content: the same wherever the set lies, another when any record differs.
 
@@ -112,9 +122,9 @@ class Index:
         set, counts and places have to do.
         """
         if not self._fingerprint:
-            sums = 0 if self.sums is None or self.is_foreign else crc32c(self.sums)
+            sums = 0 if self.sums is None or self.is_foreign else _sum_of(self.sums)
             fields = () if self.is_foreign else self.fields
-            places = crc32c(self.positions), crc32c(self.shard_records)
+            places = _sum_of(self.positions), crc32c(self.shard_records)
             text = repr((len(self), len(self.shards), int(self.positions[-1]), *places, sums, fields))
             self._fingerprint.append(hashlib.blake2b(text.encode(), digest_size=16).hexdigest())
         return self._fingerprint[0]
@@ -147,17 +157,48 @@ def parse_index(buffer: bytes | mmap.mmap, manifest: Manifest, where: str) -> In
     raw = np.frombuffer(buffer, np.uint8)
     raw.flags.writeable = False  # views of it go everywhere
 
-    if len(raw) != manifest.index_bytes:
-        raise _wrong(
-            where, "size", f"is {len(raw)} bytes long, the manifest says {manifest.index_bytes}", len(raw)
-        )
-    if crc32c(raw) != manifest.index_crc32c:
-        raise _wrong(where, "crc32c", "failed its checksum")
-
+    _check_size(len(raw), manifest, where)
+    _check_crc32c(crc32c(raw), manifest, where)
     _check_header(bytes(raw[: INDEX_HEADER.size]), manifest, where)
-    index = _view(raw, manifest, where)
+
+    def cut(start: int, dtype: str, count: int) -> Array:
+        return raw[start : start + np.dtype(dtype).itemsize * count].view(dtype)
+
+    index = _view(cut, cut, manifest, where)
     _check_shards(index, manifest, where)
-    _check_positions(index, where)
+    for _ in _check_positions(index, where):
+        pass
+    return index
+
+
+def open_index(pages: Pages, manifest: Manifest) -> Generator[None, None, Index]:
+    """Return the index that a file holds, whose long arrays stay there; every byte of it is checked.
+
+    It is a generator of many steps, since it reads all of a large file, and returns the index at its end.
+
+    Args:
+        pages: of the file.
+        manifest: the set's manifest.
+
+    Raises:
+        ShardError: as `parse_index` does.
+        StorageError: the file cannot be read.
+    """
+    where = pages.where
+    _check_size(pages.size, manifest, where)
+    yield from pages.add_up()
+    _check_crc32c(pages.crc32c, manifest, where)
+    _check_header(bytes(pages.take(0, INDEX_HEADER.size)), manifest, where)
+
+    def cut(start: int, dtype: str, count: int) -> Array:
+        return pages.take(start, start + np.dtype(dtype).itemsize * count).view(dtype)
+
+    def leave(start: int, dtype: str, count: int) -> Any:
+        return PagedArray(pages, start, dtype, count)
+
+    index = _view(cut, leave, manifest, where)
+    _check_shards(index, manifest, where)
+    yield from _check_positions(index, where)
     return index
 
 
@@ -217,6 +258,25 @@ def _running_sum(counts: list[int]) -> npt.NDArray[np.int64]:
     return np.cumsum([0, *counts], dtype=np.int64)
 
 
+def _sum_of(array: Array) -> int:
+    """Return the CRC-32C of an array, which need not be in memory."""
+    found = 0
+    for first in range(0, len(array), _STRIDE):
+        found = crc32c(array[first : first + _STRIDE], value=found)
+    return found
+
+
+def _check_size(size: int, manifest: Manifest, where: str) -> None:
+    if size != manifest.index_bytes:
+        what = f"is {size} bytes long, the manifest says {manifest.index_bytes}"
+        raise _wrong(where, "size", what, size)
+
+
+def _check_crc32c(found: int, manifest: Manifest, where: str) -> None:
+    if found != manifest.index_crc32c:
+        raise _wrong(where, "crc32c", "failed its checksum")
+
+
 def _check_header(header: bytes, manifest: Manifest, where: str) -> None:
     """Compare the counts of the header with the manifest's."""
     counts = INDEX_HEADER.unpack(header, where)
@@ -231,8 +291,19 @@ def _check_header(header: bytes, manifest: Manifest, where: str) -> None:
             raise _wrong(where, name, f"counts {counts[name]} {name}, the manifest {count}", 0)
 
 
-def _view(raw: npt.NDArray[np.uint8], manifest: Manifest, where: str) -> Index:
-    """Return views of the sections, which must fill the file (section 4.2)."""
+_Cut = Callable[[int, str, int], Any]
+"""Makes an array: of the file's bytes from a place on, with a dtype, so many items."""
+
+
+def _view(cut: _Cut, leave: _Cut, manifest: Manifest, where: str) -> Index:
+    """Return the arrays of the sections, which must fill the file (section 4.2).
+
+    Args:
+        cut: makes the short ones.
+        leave: makes those that are as long as the set.
+        manifest: the set's manifest.
+        where: the file's name, for the error.
+    """
     records, shards, kinds = manifest.records, manifest.shards, manifest.index_fields
     sections = [
         ("shard_records", "<i8", shards + 1),
@@ -245,24 +316,22 @@ def _view(raw: npt.NDArray[np.uint8], manifest: Manifest, where: str) -> Index:
         ("padding", "<u4", records % 2),
     ]
     size = INDEX_HEADER.size + sum(int(dtype[2]) * count for _, dtype, count in sections)
-    if size != len(raw):
-        raise _wrong(where, "size", f"is {len(raw)} bytes long where its counts ask for {size}", len(raw))
+    if size != manifest.index_bytes:
+        what = f"is {manifest.index_bytes} bytes long where its counts ask for {size}"
+        raise _wrong(where, "size", what, manifest.index_bytes)
 
-    views: dict[str, Any] = dict(_cut(raw, sections))
+    views: dict[str, Any] = {}
+    start = INDEX_HEADER.size
+    for name, dtype, count in sections:
+        is_long = name in ("positions", "sums") or name.startswith("columns.")
+        views[name] = (leave if is_long else cut)(start, dtype, count)
+        start += int(dtype[2]) * count
     if views.pop("padding").any():
-        raise _wrong(where, "padding", "has padding that is not zero", len(raw) - 4)
+        raise _wrong(where, "padding", "has padding that is not zero", size - 4)
 
     columns = {name: views.pop(f"columns.{name}") for name in kinds}
     names = tuple(shard_name(number) for number in range(shards))
     return Index(shards=names, columns=columns, fields=tuple(manifest.fields.items()), **views)
-
-
-def _cut(raw: Array, sections: list[tuple[str, str, int]]) -> Iterator[tuple[str, Array]]:
-    start = INDEX_HEADER.size
-    for name, dtype, count in sections:
-        stop = start + int(dtype[2]) * count
-        yield name, raw[start:stop].view(dtype)
-        start = stop
 
 
 def _check_shards(index: Index, manifest: Manifest, where: str) -> None:
@@ -281,8 +350,8 @@ def _check_shards(index: Index, manifest: Manifest, where: str) -> None:
         raise _wrong(where, "shard_bytes", "has shards whose records do not fit into their files")
 
 
-def _check_positions(index: Index, where: str) -> None:
-    """Check that each record has a size that a record can have."""
+def _check_positions(index: Index, where: str) -> Iterator[None]:
+    """Check that each record has a size that a record can have, some at each step."""
     least = 4 * (len(index.fields) + 1)
     for start in range(0, len(index), _STRIDE):
         places = index.positions[start : start + _STRIDE + 1]
@@ -290,6 +359,7 @@ def _check_positions(index: Index, where: str) -> None:
         if int(sizes.min()) < least or int(sizes.max()) > least + MAX_PAYLOAD_BYTES:
             record = start + int(((sizes < least) | (sizes > least + MAX_PAYLOAD_BYTES)).argmax())
             raise _wrong(where, "positions", f"gives record {record} a size that cannot be", record=record)
+        yield
 
 
 def _wrong(where: str, part: str, message: str, offset: int | None = None, **facts: Any) -> ShardError:

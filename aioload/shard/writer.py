@@ -9,15 +9,10 @@
 from __future__ import annotations
 
 import os
-from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Self
-
-import numpy as np
+from typing import Any, Self
 
 from ..errors import ClosedError, ConfigError, SampleError, StorageError
 from .destination import Destination
@@ -25,19 +20,16 @@ from .folder import Folder, is_own_name
 from .footer import Footer, footer_bytes
 from .format import (
     DATA_START,
-    FORMAT_VERSION,
     INDEX_NAME,
     MANIFEST_NAME,
-    SHARD_HEADER,
     SHARD_TRAILER,
     Chunk,
     NativeFormat,
-    crc32c,
-    shard_name,
 )
 from .index import join_footers, make_manifest, render_index
-from .kinds import KEY_NAME, check_columns, check_fields, encode
+from .kinds import KEY_NAME, check_columns, check_fields
 from .manifest import to_json
+from .openshard import OpenShard, encoded
 
 __all__ = ["Writer"]
 
@@ -79,7 +71,6 @@ class Writer:
             raise ConfigError(f"shard_bytes must be a positive number, got {shard_bytes}")
 
         self._format = NativeFormat(check_fields(fields))
-        self._names = {name for name, _ in self._format.fields}
         self._columns = check_columns(index_fields, self._format.fields)
         self._shard_bytes = shard_bytes
         self.metadata = {} if metadata is None else metadata
@@ -92,7 +83,7 @@ class Writer:
         self._closed = False
         self._small_bytes = 0  # of index and manifest
         self._folder = _open_destination(os.fspath(path), storage_options, shard_bytes)
-        self._shard: _OpenShard | None = None  # begun with its first record
+        self._shard: OpenShard | None = None  # begun with its first record
 
     def __enter__(self) -> Self:
         return self
@@ -162,7 +153,7 @@ class Writer:
 
         key = sample.get(KEY_NAME) if key is None else key
         try:
-            values = self._encode(sample, key)
+            values = encoded(self._format, sample, key)
             chunks = self._format.join(key, values)
         except SampleError as error:
             facts = {**error.facts, "record": self._records, "key": key if isinstance(key, str) else None}
@@ -216,34 +207,23 @@ class Writer:
         if isinstance(error, OSError) and not isinstance(error, StorageError):
             raise self._folder.translated(error) from error
 
-    def _encode(self, sample: Mapping[str, Any], key: str | None) -> dict[str, bytes | memoryview]:
-        if key is not None and not isinstance(key, str):
-            raise SampleError(f"a key is text, got {type(key).__qualname__}")
-
-        if sample.keys() - {KEY_NAME} != self._names:
-            raise SampleError(
-                f"it has the fields {list(sample)}, the set has {sorted(self._names)}: each needs a value"
-            )
-
-        return {name: encode(kind, sample[name], name) for name, kind in self._format.fields}
-
     def _append(self, chunks: Sequence[Chunk], columns: Sequence[Chunk]) -> None:
         size = sum(len(chunk) for chunk in chunks)
         if self._shard is not None and self._size_with(self._shard, size) > self._shard_bytes:
             self._end_shard(self._shard)
 
         if self._shard is None:
-            self._shard = _OpenShard(self._folder, len(self._footers), self._empty)
+            self._shard = OpenShard(self._folder, len(self._footers), self._empty)
 
         self._shard.append(chunks, size, columns)
         self._records += 1
 
-    def _size_with(self, shard: _OpenShard, record_bytes: int) -> int:
+    def _size_with(self, shard: OpenShard, record_bytes: int) -> int:
         """Return how large the file would become with one more record."""
         footer = footer_bytes(len(shard.ends) + 1, len(self._columns), self._description_bytes)
         return DATA_START + shard.data_bytes + record_bytes + footer + SHARD_TRAILER.size
 
-    def _end_shard(self, shard: _OpenShard, *, last: bool = False) -> None:
+    def _end_shard(self, shard: OpenShard, *, last: bool = False) -> None:
         footer = shard.footer(last=last, metadata=self._metadata if last else None)
         self._file_bytes.append(shard.finish(footer))
         self._footers.append(footer)
@@ -251,7 +231,7 @@ class Writer:
 
     def _finish(self) -> None:
         """Write what comes after the records; an empty set too has a shard, to be rebuilt from."""
-        self._end_shard(self._shard or _OpenShard(self._folder, 0, self._empty), last=True)
+        self._end_shard(self._shard or OpenShard(self._folder, 0, self._empty), last=True)
 
         index = join_footers(self._footers, self._file_bytes)
         rendered = render_index(index)
@@ -273,54 +253,3 @@ def _open_destination(path: str, storage_options: Mapping[str, Any] | None, shar
     return BucketFolder(
         path, storage_options, is_own=is_own_name, last=MANIFEST_NAME, shard_bytes=shard_bytes
     )
-
-
-class _OpenShard:
-    """A shard that is being written, and what its footer will say."""
-
-    def __init__(self, folder: Destination, number: int, empty: Footer) -> None:
-        self.ends = array("Q")
-        self.data_bytes = 0
-        self._sums = array("I")
-        self._columns = [bytearray() for _ in empty.columns]
-        self._folder = folder
-        self._number = number
-        self._empty = empty
-        self._file: BinaryIO = folder.begin(shard_name(number))
-        self._file.write(SHARD_HEADER.pack(version=FORMAT_VERSION, shard=number, fields=len(empty.fields)))
-
-    # hot: once per record
-    def append(self, chunks: Sequence[Chunk], size: int, columns: Sequence[Chunk]) -> None:
-        """Write a record; `columns` are its values for the index, as they stand in the record."""
-        for chunk in chunks:
-            self._file.write(chunk)
-
-        self.data_bytes += size
-        self.ends.append(self.data_bytes)
-        self._sums.append(crc32c(*chunks))
-        for column, value in zip(self._columns, columns, strict=True):
-            column += value
-
-    def footer(self, *, last: bool, metadata: Any) -> Footer:
-        """Return what is known about the records."""
-        columns = zip(self._empty.columns.items(), self._columns, strict=True)
-        return replace(
-            self._empty,
-            ends=np.frombuffer(self.ends, np.uint64),
-            sums=np.frombuffer(self._sums, np.uint32),
-            columns={name: np.frombuffer(data, like.dtype) for (name, like), data in columns},
-            last=last,
-            metadata=metadata,
-        )
-
-    def finish(self, footer: Footer) -> int:
-        """Write the footer, give the file its name, and return its size."""
-        tail = footer.render(self._number)
-        self._file.write(tail)
-        self._folder.finish(self._file, shard_name(self._number))
-        return DATA_START + self.data_bytes + len(tail)
-
-    def discard(self) -> None:
-        """Close the file, whatever it still holds back."""
-        with suppress(OSError):  # a full disk fails the last flush as well; the file is removed next
-            self._file.close()

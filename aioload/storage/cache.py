@@ -98,6 +98,34 @@ class Cached:
             raise AttributeError(name)
         return getattr(self._storage, name)
 
+    # what workers may map
+
+    @property
+    def mappable(self) -> bool:
+        """Whether bytes may be taken from the cache by somebody who checks them, without asking here."""
+        return self._vouched and not self._revalidate
+
+    def path(self, name: str) -> str:
+        """Return the place of a file in the cache, with a slash at its end; no name is the cache's folder."""
+        return f"{self._disk.place(self._key_of(name))}/" if name else str(self._disk.path)
+
+    async def holds(self, name: str, start: int, stop: int) -> bool:
+        """Tell whether bytes are on this disk, by this process or another; nobody else is asked."""
+        if not self._disk.on or name in self._passed:
+            return False
+        file = await self._file(name)
+        return file is not None and await self._disk.covers(file, start, stop)
+
+    async def advise(self, name: str, places: Sequence[Range]) -> None:
+        """Tell the kernel that bytes will be wanted soon of what is cached of a file."""
+        file = self._current(name)
+        if file is not None:
+            await self._disk.local.advise(file.data, places)
+
+    def mapped(self, records: int, num_bytes: int) -> None:
+        """Count records that were taken from the cache by somebody else."""
+        self._disk.tally.add(hits=records, bytes=num_bytes)
+
     def counts(self) -> CacheCounts:
         """Return what the cache did so far."""
         return self._disk.tally.counts()
@@ -220,9 +248,10 @@ class Cached:
 
     async def _take(self, file: CachedFile, part: Range, view: memoryview) -> list[Range]:
         """Fill memory from the disk; return the ranges for which that has not what it should have."""
-        if not await self._disk.read(file, part[0], view):
+        grains = file.unchecked(*part)  # before the read: another one may find them damaged meanwhile
+        known = bool(grains) or file.trusts(*part)
+        if not (known and await self._disk.read(file, part[0], view)):
             return [part]
-        grains = file.unchecked(*part)
         if not grains:
             return []
         wholes: list[memoryview] = []

@@ -20,9 +20,10 @@ from weakref import WeakKeyDictionary
 
 import anyio
 
+from ..bytelocks import Busy
 from ..errors import NotFoundError, ShardError, StorageError
+from ..frames import let_go
 from ..shard.format import crc32c
-from .bytelocks import Busy
 from .cachedfile import CachedFile
 from .cachefolder import CacheFolder, Claim
 from .extents import Range
@@ -136,6 +137,16 @@ class CacheDisk:
         """Return the versions of a file that are there, the newest first."""
         return await self._run(partial(self._folder.find, key)) or []
 
+    def place(self, key: str) -> str:
+        """Return the folder of a file's versions."""
+        return str(self._folder.place(key))
+
+    async def covers(self, file: CachedFile, start: int, stop: int) -> bool:
+        """Tell whether bytes are there, also those that other processes have cached."""
+        if not file.covers(start, stop):
+            await self._run(partial(_refreshed, file))
+        return not file.gone and file.covers(start, stop)
+
     async def let_go(self, file: CachedFile, *, stale: bool = False) -> None:
         """Use a version no longer; a stale one is no use to anybody."""
         await self._run(partial(self._folder.retire if stale else self._folder.release, file))
@@ -163,6 +174,7 @@ class CacheDisk:
 
     def failed(self, file: CachedFile, start: int, length: int, error: Exception) -> None:
         """Forget bytes that could not be read; where that happens again and again, the cache is off."""
+        let_go(error)
         if isinstance(error, NotFoundError):  # somebody has removed the file
             file.lose()
             return
@@ -355,6 +367,13 @@ class CacheDisk:
 
 def _sums(views: Sequence[memoryview]) -> list[int]:
     return [crc32c(view) for view in views]
+
+
+def _refreshed(file: CachedFile) -> None:
+    try:
+        file.refresh()
+    except FileNotFoundError:
+        file.lose()
 
 
 def _let_go(look: Look) -> None:

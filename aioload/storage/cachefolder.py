@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from .bytelocks import Busy, ByteLock, locked_file
+from ..bytelocks import Busy, ByteLock, locked_file
 from .cachedfile import BLOCK_BYTES, LIST_NAME, CachedFile
 from .cachesums import Head
 from .unpackedfiles import UnpackedFile, UnpackedFiles
@@ -112,6 +112,10 @@ class CacheFolder:
         self._uses: dict[str, ByteLock] = {}
         self._used: dict[str, CachedFile] = {}
         self._closed = False
+
+    def place(self, key: str) -> Path:
+        """Return the folder in which the versions of a file lie."""
+        return self.root / self._place(key)
 
     def find(self, key: str) -> list[CachedFile]:
         """Return the versions of a file that are cached, the newest first; they are in use from now on."""

@@ -77,7 +77,7 @@ def check_codec(name: str) -> str:
     """
     plain = _ALIASES.get(name, name)
     if plain not in _STREAMS and plain not in _WHOLE:
-        known = ", ".join((*_STREAMS, *_WHOLE))
+        known = ", ".join(name for name in (*_STREAMS, *_WHOLE) if name != "plain")
         raise ConfigError(f"files compressed with {name!r} cannot be read; known are {known}")
     if plain in _WHOLE:
         _package(plain)
@@ -219,6 +219,18 @@ class _Members:
         return data
 
 
+class _Plain:
+    """A file that is not compressed at all: it is but brought to this disk."""
+
+    def feed(self, data: bytes | memoryview) -> Iterator[bytes]:
+        """Return the next part, in pieces."""
+        for start in range(0, len(data), _PIECE_BYTES):
+            yield bytes(data[start : start + _PIECE_BYTES])
+
+    def finish(self) -> None:
+        """Say that there are no more parts: how many there are, who reads them knows."""
+
+
 class _Inflate:
     """A member of gzip or zlib, with the face of `bz2.BZ2Decompressor`."""
 
@@ -249,6 +261,7 @@ _STREAMS: dict[str, Callable[[], Stream]] = {
     "zlib": lambda: _Members(lambda: _Inflate(15), several=False),
     "bz2": lambda: _Members(bz2.BZ2Decompressor, several=True),
     "xz": lambda: _Members(lzma.LZMADecompressor, several=True),
+    "plain": _Plain,
 }
 
 

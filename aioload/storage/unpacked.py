@@ -29,9 +29,9 @@ from weakref import WeakKeyDictionary
 
 import anyio
 
+from ..bytelocks import ByteLock
 from ..errors import ConfigError, NotFoundError, ShardError
 from .base import Storage, check_name, check_range, ends_early, read
-from .bytelocks import ByteLock
 from .codecs import SIZED, check_codec
 from .local import LocalStorage
 from .threads import DaemonExecutor, undo_result

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from .bytelocks import ByteLock
+from ..bytelocks import ByteLock
 
 __all__ = ["LOCKS", "OF", "UNPACKED_ROOT", "USES", "UnpackedFile", "UnpackedFiles", "slot_of"]
 

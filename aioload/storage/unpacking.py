@@ -18,9 +18,9 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from ..bytelocks import ByteLock
 from ..errors import AioloadError, ClosedError, ShardError, StorageError
 from ..shard.hashes import Sums
-from .bytelocks import ByteLock
 from .codecs import SIZED, BadData, allocate, open_stream, unpack_whole
 from .unpackedfiles import LOCKS, OF, UNPACKED_ROOT, USES, slot_of
 

@@ -129,6 +129,14 @@ class BucketFolder:
     def give_up(self, name: str) -> None:
         """Leave nothing of a file that was closed: its parts went with that."""
 
+    def remove(self, name: str) -> None:
+        """Remove a file that an earlier writer left."""
+        import obstore
+
+        with self._translating(name):
+            obstore.delete(self._store, self._folder + name)
+        self._stale.pop(name, None)
+
     def clear(self) -> None:
         """Leave the shards that are whole to the next writer; without the last file they are no set."""
 
@@ -187,12 +195,8 @@ class BucketFolder:
 
     def _remove_stale(self) -> None:
         """Remove what an earlier writer left and this one has not written anew."""
-        import obstore
-
         for name in list(self._stale):
-            with self._translating(name):
-                obstore.delete(self._store, self._folder + name)
-            del self._stale[name]
+            self.remove(name)
 
     def _put_last(self, data: bytes) -> None:
         import obstore

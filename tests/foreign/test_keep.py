@@ -25,11 +25,11 @@ import pytest
 from shard.tars import by_tarfile
 
 from aioload import Dataset, StorageError
+from aioload.bytelocks import ByteLock
 from aioload.foreign import keep, opening
 from aioload.foreign.keep import Kept
 from aioload.shard import sidecar
 from aioload.shard.sidecar import parse_sidecar, render_sidecar
-from aioload.storage.bytelocks import ByteLock
 
 TAR = foreign_sets.make_tar(range(9))
 

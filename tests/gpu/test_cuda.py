@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from batches import pack
+from traces import lanes, problems, read, slices
 
 import aioload
 from aioload import ConfigError, DevicePrefetcher, Loader
@@ -68,6 +69,24 @@ def test_slow_kernels_read_their_own_batch(numbered: Path, own_stream: bool, kee
     assert [batch["x"].amin(1).tolist() for batch in kept] == [batch["n"].tolist() for batch in kept]
     assert [batch["x"].amax(1).tolist() for batch in kept] == [batch["n"].tolist() for batch in kept]
     assert staged == 0
+
+
+def test_copies_have_their_time_in_a_trace(numbered: Path, tmp_path: Path) -> None:
+    """Each copy is on the one lane of the stream, in order, and after it was asked for."""
+    path = tmp_path / "run.json"
+
+    with aioload.trace(path), loader_of(numbered).sync() as loader:
+        for batch in loader:
+            torch.cuda._sleep(SPIN // 4)
+            batch["x"].sum()
+            del batch
+
+    found = read(path)
+    assert problems(found) == []
+    asked, copied = slices(found, "copy thread"), slices(found, "copy stream")
+    assert [one["name"] for one in copied] == [one["name"] for one in asked]
+    assert all(one["ts"] >= other["ts"] for one, other in zip(copied, asked, strict=True))
+    assert {name for name in lanes(found).values() if name.startswith("copy stream")} == {"copy stream"}
 
 
 def test_a_stream_that_is_changed_between_batches(numbered: Path) -> None:

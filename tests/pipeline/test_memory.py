@@ -476,3 +476,39 @@ async def test_a_limit_that_holds_nothing_is_refused(limit: int) -> None:
         Memory(arena, int)
 
     assert caught.value.needed >= 8192  # type: ignore[attr-defined]  # a fact
+
+
+async def test_memory_that_an_error_keeps_is_found() -> None:
+    """An error and its frames may be a cycle, which keeps an array over the memory until somebody looks."""
+    with memory() as some:
+        lease = await some.lease(64, (1, 0))
+        array = some.arena.borrow(lease.span.start, lease.span.stop, lease.release_soon)
+        cycle: list[Any] = [array]
+        cycle.append(cycle)
+        del array, cycle, lease
+
+        gone = asyncio.create_task(some.until_gone((1, 0)))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(gone), 0.01)
+
+        await asyncio.wait_for(gone, 20)
+
+
+async def test_leases_and_waits_are_told() -> None:
+    """How many leases there are, how often somebody waited; a look is taken before a wait and after it."""
+    looks: list[bool] = []
+    with memory() as some:
+        some.on_wait = lambda: looks.append(some.short)
+        lease = await some.lease(BORDER, (1, 1))
+        waiting = asyncio.create_task(some.lease(BORDER, (1, 2)))
+        await blocked()
+        during = some.leases, some.waits
+
+        lease.release()
+        await blocked()
+
+        assert during == (1, 1)
+        assert looks == [False, True]
+        assert (some.leases, some.waits) == (1, 1)
+        waiting.result().release()
+        assert some.leases == 0

@@ -187,3 +187,19 @@ def test_errands_are_done_in_the_order_they_were_asked() -> None:
 
     assert done == ["again", "first", "second"]
     assert handover.errand() is None
+
+
+def test_a_step_that_is_late_is_told_from_one_that_is_ready() -> None:
+    """Late is one that others wait behind."""
+    handover: Handover[str] = Handover(0, 3, lambda item: None)
+    seen = [(handover.late, handover.is_ready)]
+
+    handover.put(1, "b")
+    seen.append((handover.late, handover.is_ready))
+    handover.put(0, "a")
+    seen.append((handover.late, handover.is_ready))
+    handover.take_nowait()
+    handover.take_nowait()
+    seen.append((handover.late, handover.is_ready))
+
+    assert seen == [(False, False), (True, False), (False, True), (False, False)]

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from aioload._pipeline.needs import Growth
 from aioload._pipeline.sizes import Sizes
+from aioload._workers.jobs import Answer
 from aioload._workers.layout import Layout, learn
 
 MEASURES = st.lists(
@@ -75,6 +76,20 @@ def test_before_anything_is_known_all_workers_share_a_batch() -> None:
     assert Sizes(8, 100_000, 1 << 20).parts(64) == 8
     assert Sizes(8, 100_000, 1 << 20).parts(3) == 3
     assert Sizes(0, 100_000, 1 << 20).parts(64) == 1
+
+
+def test_samples_that_are_made_of_no_record_begin_with_one_batch() -> None:
+    """No size tells of their cost: one batch is tried first, with room that most will not exceed."""
+    sizes = Sizes(2, 0, 1 << 20)
+    before = sizes.steps_per_run(1), sizes.first_steps(1)
+    room, text_room = sizes.room(16, 0), sizes.text_room(16, 0)
+
+    sizes.took(1000, 0.001)
+
+    assert before == (1, 1)
+    assert room >= 16 << 20
+    assert text_room >= 16 << 10
+    assert sizes.steps_per_run(4) == 256
 
 
 def test_a_run_stays_within_its_raw_bytes() -> None:
@@ -187,3 +202,28 @@ def test_what_a_batch_holds_is_records_and_what_was_made_of_them() -> None:
     assert raw == 64_000
     assert packed == 64_000 + 64 * 500
     assert stacked == 64_000 + 64 * 3 * 8
+
+
+@pytest.mark.parametrize(
+    ("records", "answer", "expected"),
+    [
+        (8, Answer((), transform_seconds=0.08, longest_seconds=0.01), 0),  # as all others
+        (8, Answer((), transform_seconds=0.57, longest_seconds=0.5), 0.49),
+        (8, Answer((), decode_seconds=0.07, transform_seconds=0.5, longest_seconds=0.5), 0.49),
+        (8, Answer((), transform_seconds=0.57, longest_seconds=0.5, queued_seconds=0.5), 0),  # it had no CPU
+        (8, Answer((), transform_seconds=0.0085, longest_seconds=0.008), 0),  # too short to matter
+        (8, Answer((), decode_seconds=2.0), 0),  # not made one by one
+        (1, Answer((), transform_seconds=0.5, longest_seconds=0.5), 0.49),  # against those before
+    ],
+)
+def test_by_how_much_the_longest_record_stands_out(records: int, answer: Answer, expected: float) -> None:
+    """Against those beside it and before it, if it took long, and several times as long as they."""
+    sizes = Sizes(2, 1000, 1 << 20)
+    sizes.took(100, 1.0)
+
+    assert sizes.excess(records, answer) == pytest.approx(expected)
+
+
+def test_nothing_stands_out_where_nothing_is_known() -> None:
+    """A record alone, the first of all."""
+    assert Sizes(2, 1000, 1 << 20).excess(1, Answer((), transform_seconds=5.0, longest_seconds=5.0)) == 0

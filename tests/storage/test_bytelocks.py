@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from aioload.storage.bytelocks import Busy, ByteLock, locked_file
+from aioload.bytelocks import Busy, ByteLock, locked_file
 
 pytestmark = pytest.mark.skipif(not hasattr(fcntl, "F_OFD_SETLK"), reason="this system has no locks of files")
 
@@ -49,7 +49,7 @@ def test_looking_disturbs_nobody(locks: list[ByteLock]) -> None:
 def test_a_process_that_dies_lets_go(tmp_path: Path, locks: list[ByteLock]) -> None:
     """Whatever it held, and however it ends."""
     code = (
-        "import os, pathlib, signal, sys; from aioload.storage.bytelocks import ByteLock; "
+        "import os, pathlib, signal, sys; from aioload.bytelocks import ByteLock; "
         "lock = ByteLock(pathlib.Path(sys.argv[1])); "
         "print(lock.take(3), flush=True); os.kill(os.getpid(), signal.SIGSTOP)"
     )

@@ -28,9 +28,9 @@ from hypothesis import strategies as st
 from sources import Source
 
 from aioload import errors
+from aioload.bytelocks import locked_file
 from aioload.storage import CacheCounts, Cached, LocalStorage, MemoryStorage, Storage, cache, cachedisk, read
 from aioload.storage import cachefolder as folders
-from aioload.storage.bytelocks import locked_file
 from aioload.storage.cachefolder import CacheFolder
 
 MakeCache = Callable[..., Cached]

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 import aioload
+from aioload.diagnosis import Diagnosis
 
 
 def pack(folder: Path) -> None:
@@ -49,10 +50,14 @@ async def train(folder: Path) -> aioload.LoaderStats:
         prefetch=4,
         memory_limit="1GiB",
         reads="file",
+        output="numpy",
         seed_globals=False,
+        trace=folder / "run.json.gz",
     )
     async with loader as entered:
         assert_type(entered, aioload.Loader)
+        with aioload.trace("run.json", max_events=1000) as nothing:
+            assert_type(nothing, None)
         async for batch in loader:
             keep(batch["image"])
 
@@ -73,6 +78,24 @@ def train_plainly(dataset: aioload.Dataset) -> int:
         assert_type(len(batches), int)
         for batch in batches:
             samples += len(batch)
+    return samples
+
+
+async def train_and_see(loader: aioload.Loader) -> int:
+    def tell(stats: aioload.LoaderStats, diagnosis: Diagnosis) -> None:
+        keep((stats.batches, diagnosis.stage))
+
+    samples = 0
+    with loader.sync(progress=True) as batches:
+        assert_type(batches, aioload.SyncLoader)
+        for batch in batches:
+            samples += len(batch)
+    async with aioload.progress(aioload.metrics(loader, tell, every=30)) as shown:
+        assert_type(len(shown), int)
+        async for batch in shown:
+            samples += len(batch)
+    for batch in aioload.progress(aioload.metrics(loader.sync()), all_ranks=True):
+        samples += len(batch)
     return samples
 
 
@@ -103,6 +126,22 @@ async def prefetch(batches: list[torch.Tensor]) -> int:
             keep(list(found))
     found.close()
     return found.stats().device_batches + len(found)
+
+
+def drop_in(dataset: torch.utils.data.Dataset[torch.Tensor]) -> aioload.Loader:
+    loader = aioload.from_dataset(
+        dataset,
+        batch_size=32,
+        shuffle=True,
+        collate=aioload.collate.as_list,
+        num_workers=2,
+        on_error="skip",
+        version="2026-11",
+        batched=False,
+    )
+    assert_type(loader, aioload.Loader)
+    keep(loader.sync().state_dict())
+    return loader
 
 
 def resume(dataset: aioload.Dataset, state: dict[str, Any]) -> dict[str, Any]:

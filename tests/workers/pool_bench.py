@@ -122,7 +122,7 @@ def _fill(array: np.ndarray, place: int) -> Span:
     for row in range(ROWS):
         data = b"".join(map(bytes, format_.join(f"k{row}", {"n": encode("int", row)})))
         array[place : place + len(data)] = np.frombuffer(data, np.uint8)
-        table[row] = (place, place + len(data), row, 0, google_crc32c.value(data), 0, 0, 0)
+        table[row] = (place, place + len(data), row, 0, google_crc32c.value(data), 0, 0, 0, 0)
         place += len(data)
     start = align(place)
     array[start : start + table.nbytes] = table.view(np.uint8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import given
 from numpy.testing import assert_array_equal
 from worker_jobs import Bench, make_recipe
 
-from aioload._workers import jobs, task
+from aioload._workers import task
 from aioload._workers.jobs import TABLE, Decode, Outcome, Segment
 from aioload._workers.layout import Layout, texts, view
 from aioload._workers.space import Span
@@ -188,9 +189,7 @@ def test_records_of_several_files_come_to_their_rows(tmp_path: Path) -> None:
     for path, shard in zip(paths, shards, strict=True):
         path.write_bytes(shard)
     bench.array[: bench.table.start] = 0
-    recipe = jobs.Recipe(
-        *[getattr(bench.recipe, name) for name in jobs.Recipe.__slots__][:-1], tuple(map(str, paths))
-    )
+    recipe = replace(bench.recipe, paths=tuple(map(str, paths)))
 
     _, found = made(bench, Worker(bench.array, recipe))
 

@@ -189,6 +189,28 @@ def test_tensors_come_out_as_they_were(value: torch.Tensor) -> None:
     assert shown(packed({"x": value})) == shown({"x": value})
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        torch.ones(2, 3, requires_grad=True),
+        torch.full((2, 3), 1 + 2j).conj().imag,
+        torch.arange(6.0).reshape(3, 2).T,
+        torch.arange(12.0).reshape(2, 6)[:, ::2],
+    ],
+    ids=["gradient", "negated on reading", "turned", "strided"],
+)
+def test_a_tensor_comes_to_its_row_however_it_lies(odd: torch.Tensor) -> None:
+    """A row is the tensor's values, where its own memory cannot be taken as it is, too."""
+    layout = learn([torch.zeros(2, 3)])
+    assert layout is not None
+    writer = RowWriter(layout, np.zeros(layout.starts(2)[-1], np.uint8), 2)
+
+    written = writer.write(1, odd)
+
+    assert written
+    assert writer.targets[0][1].tolist() == odd.tolist()
+
+
 def test_a_sparse_tensor_travels_as_an_object() -> None:
     """A tensor that is not simply its bytes is pickled instead of failing."""
     sparse = torch.eye(3).to_sparse()

@@ -93,6 +93,23 @@ async def test_all_workers_work(gate: Gate) -> None:
         gate.open(8)
 
 
+async def test_who_is_busy_is_told(gate: Gate) -> None:
+    """Workers that can do jobs, those that have one, jobs that wait; a look is taken before each change."""
+    looks: list[tuple[int, int]] = []
+
+    async with house(1, gate, timeout=60) as home, anyio.create_task_group() as group:
+        pool = home.pool
+        pool.on_change = lambda: looks.append((pool.ready, pool.busy))
+        group.start_soon(home.run)
+        group.start_soon(home.run)
+        await opened(gate.wait)
+        during = pool.ready, pool.busy, pool.jobs_running, pool.jobs_waiting
+        gate.open(8)
+
+    assert during == (1, 1, 1, 1)
+    assert looks[:5] == [(0, 0), (1, 0), (1, 1), (1, 0), (1, 1)]
+
+
 async def test_a_cancelled_wait_keeps_its_memory_until_the_job_has_ended(gate: Gate) -> None:
     """The worker still writes: `done` comes when it no longer does, once."""
     async with house(1, gate) as home:

@@ -71,7 +71,7 @@ class Bench:
             self.array[place : place + len(data)] = np.frombuffer(data, np.uint8)
             record = self.first_record + row
             sum_ = google_crc32c.value(data)
-            table[row] = (place, place + len(data), record, 0, sum_, self.epoch, self.source, 0)
+            table[row] = (place, place + len(data), record, 0, sum_, self.epoch, self.source, 0, 0)
             place += len(data)
         start = -(-place // 64) * 64
         self.table = Span(start, start + table.nbytes)

@@ -1,4 +1,4 @@
-"""What commands read from: a local folder, or an address in the network."""
+"""Reading: the files of a set without an event loop, be it a local folder or an address in the network."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from ..errors import NotFoundError
 from ..shard.reader import LocalReader, Reader
-from ..storage import Storage, close, read
-from ..storage.remote import Remote
+from .base import Storage, close, read
+from .remote import Remote
 
 __all__ = ["open_reader"]
 

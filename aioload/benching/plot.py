@@ -1,0 +1,83 @@
+"""Plot: what was measured, as a picture to show around; needs the extra `plot`."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ConfigError
+
+if TYPE_CHECKING:
+    from .bench import Bench, Sweep
+
+__all__ = ["check_plot", "plot"]
+
+_INK, _BEST, _WIDTH, _HEIGHT, _DPI = "#3b6ea5", "#d1495b", 5.0, 3.6, 120
+
+
+def check_plot(path: Path) -> None:
+    """Refuse a picture that could not be written, before anything is measured.
+
+    Raises:
+        ConfigError: matplotlib is missing, or the folder is.
+    """
+    try:
+        importlib.import_module("matplotlib.figure")
+    except ImportError as error:
+        raise ConfigError(
+            "--plot needs matplotlib, which is missing: pip install 'torch-aioload[plot]'"
+        ) from error
+    if not path.absolute().parent.is_dir():
+        raise ConfigError(f"there is no folder {path.absolute().parent} for the plot")
+
+
+def plot(bench: Bench, path: Path) -> None:
+    """Write a picture: rates of stages and contenders, and the curves of a sweep."""
+    check_plot(path)
+    figure_module: Any = importlib.import_module("matplotlib.figure")  # without a screen or a global state
+    columns = 1 + len(bench.sweeps)
+    figure = figure_module.Figure(figsize=(_WIDTH * columns, _HEIGHT), layout="constrained", dpi=_DPI)
+    panels = figure.subplots(1, columns, squeeze=False)[0]
+    _bars(panels[0], bench)
+    for panel, sweep in zip(panels[1:], bench.sweeps, strict=True):
+        _curve(panel, sweep)
+    figure.suptitle(
+        f"{bench.source}: {bench.records:,} records, batches of {bench.batch_size}, "
+        f"{bench.num_workers} workers",
+        fontsize="small",
+    )
+    figure.savefig(path)
+
+
+def _bars(panel: Any, bench: Bench) -> None:
+    found = [one for one in reversed(bench.measured) if one.missing is None]
+    rates = [one.samples_per_second for one in found]
+    bars = panel.barh(
+        [one.name for one in found], rates, color=[_BEST if one.name == "loader" else _INK for one in found]
+    )
+    panel.bar_label(bars, labels=[f"{rate:,.0f}" for rate in rates], padding=3, fontsize="small")
+    # a stage that is a hundred times faster than the others would leave nothing of them
+    if rates and min(rates) > 0 and max(rates) > 20 * min(rates):
+        panel.set_xscale("log")
+    panel.margins(x=0.2)
+    panel.set_xlabel("samples/s")
+
+
+def _curve(panel: Any, sweep: Sweep) -> None:
+    points = sorted(sweep.points, key=lambda point: point.value)
+    values, rates = [point.value for point in points], [point.rate for point in points]
+    panel.errorbar(values, rates, yerr=[point.error for point in points], color=_INK, marker="o", capsize=3)
+    panel.plot([sweep.knee.value], [sweep.knee.rate], color=_BEST, marker="o", linestyle="")
+    panel.annotate(
+        f"{sweep.knee.value} will do",
+        (sweep.knee.value, sweep.knee.rate),
+        xytext=(0, -18),
+        textcoords="offset points",
+        ha="center",
+        color=_BEST,
+    )
+    panel.set_xticks(values)
+    panel.set_ylim(bottom=0)
+    panel.set_xlabel("workers" if sweep.knob == "workers" else "batches ahead")
+    panel.set_ylabel("samples/s")

@@ -1,0 +1,237 @@
+"""Audio: what does it save to make spectrograms once, and not in every epoch? 5 s at 16 kHz, 64 Mel bands.
+
+    python benchmarks/audio_cache.py
+    python benchmarks/audio_cache.py --sounds 300 --rounds 3 --only none,mapped,torch
+
+Batches of 32, in random order, two workers. `prepare` is STFT, power, Mel and log, all of it numpy;
+`transform` masks frames, others in every epoch. Who takes part:
+
+- none: everything in every epoch.
+- memory, disk: the results of `prepare` are kept with `cache=`.
+- mapped: a set that `aioload map` has made ahead with the same `prepare`; its first epoch says what it cost.
+- torch: `DataLoader` over WAV files, with the same decoder and the same functions, in every epoch.
+
+Each has a loader of its own that stays open. First epochs come one after the other, then rounds of one epoch
+each; figures are medians of the rounds, ratios medians of the ratios within a round. CPU seconds are those of
+the whole process tree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import tempfile
+import time
+import wave
+from collections.abc import Callable, Iterable
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from _measure import tree_cpu
+
+import aioload
+
+__all__ = ["WAYS", "Way", "mel_bands", "prepare", "transform"]
+
+RATE, SECONDS = 16_000, 5
+WINDOW, HOP, BANDS = 400, 160, 64
+MASKED = 40  # frames at most
+BATCH, WORKERS = 32, 2
+AHEAD = 4  # batches, as torch's: what is made while others are measured must stay a small part of an epoch
+
+
+def mel_bands(bands: int, bins: int, top: float) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Return the weight of each bin in each of the triangles that are evenly spaced in mel."""
+    mels = np.linspace(0, 2595 * np.log10(1 + top / 700), bands + 2)
+    edges = 700 * (10 ** (mels / 2595) - 1)
+    hertz = np.linspace(0, top, bins)
+    rise = (hertz - edges[:-2, None]) / (edges[1:-1] - edges[:-2])[:, None]
+    fall = (edges[2:, None] - hertz) / (edges[2:] - edges[1:-1])[:, None]
+    return np.maximum(0, np.minimum(rise, fall)).astype(np.float32)
+
+
+HANN = np.hanning(WINDOW).astype(np.float32)
+BANK = mel_bands(BANDS, WINDOW // 2 + 1, RATE / 2)
+
+
+def prepare(sample: dict[str, Any]) -> dict[str, Any]:
+    """Make the log Mel spectrogram of a sound."""
+    sound = sample["audio"]["samples"][0]
+    frames = np.lib.stride_tricks.sliding_window_view(sound, WINDOW)[::HOP]
+    power = np.abs(np.fft.rfft(frames * HANN)) ** 2
+    return {"mel": np.log(BANK @ power.T.astype(np.float32) + 1e-6), "label": sample["label"]}
+
+
+def transform(sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    """Mask some frames."""
+    width = int(rng.integers(MASKED))
+    start = int(rng.integers(sample["mel"].shape[1] - width))
+    sample["mel"][:, start : start + width] = np.log(np.float32(1e-6))
+    return sample
+
+
+def sound(number: int) -> bytes:
+    """Return a WAV file of a rising tone in noise."""
+    rng = np.random.default_rng(number)
+    seconds = np.arange(RATE * SECONDS) / RATE
+    tone = np.sin(2 * np.pi * (200 + 40 * (number % 10)) * seconds * (1 + seconds / 10))
+    file = BytesIO()
+    with wave.open(file, "wb") as out:
+        out.setnchannels(1)
+        out.setsampwidth(2)
+        out.setframerate(RATE)
+        out.writeframes((8000 * tone + 1000 * rng.standard_normal(len(tone))).astype("<i2").tobytes())
+    return file.getvalue()
+
+
+class Files(torch.utils.data.Dataset[Any]):
+    """The same work as a map-style dataset over files."""
+
+    def __init__(self, folder: Path) -> None:
+        self._paths = sorted(map(str, folder.iterdir()))
+        self._decode = aioload.decode.Audio()
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        audio = self._decode(Path(self._paths[number]).read_bytes())
+        rng = np.random.default_rng(torch.randint(1 << 30, ()).item())
+        return transform(prepare({"audio": audio, "label": number % 10}), rng)
+
+
+class Way:
+    """One who takes part.
+
+    Args:
+        batches: begins an epoch.
+        close: ends all.
+        ahead: seconds of work that was done before the first epoch.
+    """
+
+    def __init__(
+        self, batches: Callable[[], Iterable[Any]], close: Callable[[], object], ahead: float = 0.0
+    ) -> None:
+        self.close = close
+        self._batches = batches
+        self._ahead = ahead
+
+    def epoch(self) -> tuple[float, float, int]:
+        """Run one; return its seconds, CPU seconds and samples."""
+        cpu, began, samples = tree_cpu(os.getpid()), time.perf_counter(), 0
+        for batch in self._batches():
+            samples += len(batch["label"])
+        ahead, self._ahead = self._ahead, 0.0
+        return time.perf_counter() - began + ahead, tree_cpu(os.getpid()) - cpu, samples
+
+
+def _loader(packed: Path, ahead: float = 0.0, **options: Any) -> Way:
+    loader = aioload.Loader(
+        packed,
+        batch_size=BATCH,
+        shuffle=True,
+        num_workers=WORKERS,
+        prefetch=AHEAD,
+        transform=transform,
+        **options,
+    )
+    return Way(loader.sync, loader.close, ahead)
+
+
+def _none(place: Path) -> Way:
+    return _loader(place / "packed", prepare=prepare)
+
+
+def _memory(place: Path) -> Way:
+    return _loader(place / "packed", prepare=prepare, cache=aioload.cache.Memory("2GiB"))
+
+
+def _disk(place: Path) -> Way:
+    return _loader(place / "packed", prepare=prepare, cache=aioload.cache.Disk(place / "cache", "2GiB"))
+
+
+def _mapped(place: Path) -> Way:
+    began = time.perf_counter()
+    aioload.map(place / "packed", prepare, place / "mapped", num_workers=WORKERS)
+    return _loader(place / "mapped", time.perf_counter() - began)
+
+
+def _torch(place: Path) -> Way:
+    loader = torch.utils.data.DataLoader(
+        Files(place / "files"), BATCH, shuffle=True, num_workers=WORKERS, persistent_workers=True
+    )
+    return Way(lambda: loader, lambda: None)
+
+
+WAYS: dict[str, Callable[[Path], Way]] = {
+    "none": _none,
+    "memory": _memory,
+    "disk": _disk,
+    "mapped": _mapped,
+    "torch": _torch,
+}
+
+
+def make(place: Path, sounds: int) -> None:
+    """Write the sounds, packed and as files."""
+    (place / "files").mkdir()
+    with aioload.Writer(place / "packed", fields={"audio": "audio", "label": "int"}) as writer:
+        for number in range(sounds):
+            data = sound(number)
+            (place / "files" / f"{number:06}.wav").write_bytes(data)
+            writer.write({"audio": data, "label": number % 10})
+
+
+def measure(place: Path, names: list[str], sounds: int, rounds: int) -> None:
+    """Print the table."""
+    ways: dict[str, Way] = {}
+    first: dict[str, float] = {}
+    for name in names:
+        ways[name] = WAYS[name](place)
+        first[name], _, samples = ways[name].epoch()
+        assert samples == sounds
+    later: dict[str, list[tuple[float, float, int]]] = {name: [] for name in names}
+    for _ in range(rounds):
+        for name in names:
+            later[name].append(ways[name].epoch())
+    print(f"{'':8}  first epoch  later epochs  sounds/s  CPU s / 1,000  x none  x torch")
+    for name in names:
+        seconds = statistics.median(run[0] for run in later[name])
+        cpu = statistics.median(run[1] for run in later[name]) * 1000 / sounds
+        print(
+            f"{name:8}  {first[name]:9.2f} s  {seconds:10.2f} s  {sounds / seconds:8,.0f}  {cpu:13.2f}  "
+            f"{_ratio(later, name, 'none'):>6}  {_ratio(later, name, 'torch'):>7}"
+        )
+    for way in ways.values():
+        way.close()
+
+
+def _ratio(later: dict[str, list[tuple[float, float, int]]], name: str, to: str) -> str:
+    if to not in later:
+        return "-"
+    ratios = [other[0] / one[0] for one, other in zip(later[name], later[to], strict=True)]
+    return f"{statistics.median(ratios):.1f}"
+
+
+def main() -> None:
+    """Read the options, and run."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--sounds", type=int, default=2000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", default=",".join(WAYS), help="names, with commas between them")
+    options = parser.parse_args()
+    place = Path(tempfile.mkdtemp(prefix="aioload-audio-"))
+    try:
+        make(place, options.sounds)
+        measure(place, options.only.split(","), options.sounds, options.rounds)
+    finally:
+        shutil.rmtree(place)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""Packed samples: what comes back is what was kept, to the last bit, and nothing else comes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from batches import plain
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from aioload.cache.packed import Packer, Unkeepable, unpack
+
+ARRAYS = hnp.arrays(
+    st.one_of(
+        hnp.boolean_dtypes(),
+        hnp.integer_dtypes(endianness="?"),
+        hnp.floating_dtypes(endianness="?"),
+        hnp.complex_number_dtypes(),
+        hnp.datetime64_dtypes(),
+        hnp.unicode_string_dtypes(),
+        hnp.byte_string_dtypes(),
+    ),
+    hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4),
+)
+SCALARS = hnp.arrays(hnp.floating_dtypes(), ()).map(lambda array: array[()])
+LEAVES = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.binary(), ARRAYS, SCALARS
+)
+SAMPLES = st.dictionaries(
+    st.text(),
+    st.recursive(
+        LEAVES,
+        lambda inner: st.one_of(
+            st.lists(inner),
+            st.lists(inner).map(tuple),
+            st.dictionaries(st.one_of(st.text(), st.integers()), inner),
+        ),
+        max_leaves=8,
+    ),
+)
+
+
+def told(value: Any) -> Any:
+    """Make a value comparable with `==`, classes, NaNs and signs of zeros included."""
+    if isinstance(value, np.generic):
+        return type(value), value.dtype.str, value.tobytes()
+    if isinstance(value, np.ndarray):
+        return "array", value.dtype.str, value.shape, value.tobytes()
+    if isinstance(value, dict):
+        return dict, [(told(name), told(item)) for name, item in value.items()]
+    if isinstance(value, list | tuple):
+        return type(value), [told(item) for item in value]
+    return type(value), repr(value)
+
+
+@given(SAMPLES, st.none() | st.text(), st.floats(0, 1000, width=32))
+def test_what_was_kept_comes_back(sample: dict[str, Any], key: str | None, seconds: float) -> None:
+    """Values, their types, the key and what it cost are the same afterwards."""
+    packer = Packer()
+
+    kept = unpack(packer.pack(sample, key, seconds).copy())
+
+    assert (told(kept.sample), kept.key, kept.seconds) == (told(sample), key, seconds)
+
+
+@given(ARRAYS, st.randoms())
+def test_arrays_lie_as_they_lay(array: np.ndarray, random: Any) -> None:
+    """An array whose axes were changed comes back with its axes in the same order in memory."""
+    axes = list(range(array.ndim))
+    random.shuffle(axes)
+    turned = array.transpose(axes)
+
+    kept = unpack(Packer().pack({"x": turned}, None, 0).copy()).sample["x"]
+
+    assert kept.tobytes() == turned.tobytes()
+    assert kept.strides == turned.strides or not array.size or 1 in array.shape
+
+
+def test_tensors_come_back_as_tensors() -> None:
+    """Plain tensors of any dtype are kept, those that are empty included."""
+    sample = {"a": torch.arange(6, dtype=torch.bfloat16).reshape(2, 3), "b": torch.zeros(0, 3)}
+
+    kept = unpack(Packer().pack(sample, None, 0).copy()).sample
+
+    assert plain(kept) == plain(sample)
+
+
+def test_arrays_may_be_written_to() -> None:
+    """What comes back is as much the transform's own as what `prepare` returned."""
+    kept = unpack(Packer().pack({"x": np.zeros(3)}, None, 0).copy()).sample
+
+    kept["x"] += 1
+
+    assert kept["x"].tolist() == [1, 1, 1]
+
+
+class Named(str):
+    """More than its text."""
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {1, 2},
+        object(),
+        Named("x"),
+        np.array([object()]),
+        np.zeros(2, [("a", "<i4")]),
+        np.ma.zeros(2),
+        torch.zeros(2, requires_grad=True),
+        torch.zeros(2, 3).t(),
+    ],
+    ids=["set", "object", "subclass", "objects", "records", "masked", "gradient", "strided"],
+)
+def test_what_is_more_than_its_values_is_not_kept(value: Any) -> None:
+    """Nothing is pickled, and nothing comes back as something else: such samples are refused, by name."""
+    sample = {"good": 1, "deep": [value]}
+
+    with pytest.raises(Unkeepable, match=r"sample\['deep'\]\[0\] is a "):
+        Packer().pack(sample, None, 0)
+
+
+@given(st.binary(min_size=1, max_size=200))
+def test_other_bytes_are_no_sample(data: bytes) -> None:
+    """Bytes that nobody packed are an error that the caller knows, and never a sample."""
+    raw = np.frombuffer(data.ljust(64, b"\0"), np.uint8)
+
+    with pytest.raises(ValueError):  # noqa: PT011 - it is a JSON error where the head happens to be right
+        unpack(raw)
+
+
+def test_no_description_makes_objects_of_bytes() -> None:
+    """A dtype whose values are addresses is refused, whoever wrote it and however right its sum is."""
+    data = Packer().pack({"x": np.zeros(2)}, None, 0).copy()
+    at = data.tobytes().index(b"<f8")
+    data[at : at + 3] = np.frombuffer(b"|O8", np.uint8)
+
+    with pytest.raises(ValueError, match="no dtype of a packed sample"):
+        unpack(data)
