@@ -262,6 +262,11 @@ class Counters:
         if first:
             self._start = self.snapshot()
 
+    @property
+    def pace(self) -> tuple[int, float]:
+        """The batches that the user took, and the seconds between them; from any thread."""
+        return int(self._values["batches"]), self._values["consumer_seconds"]
+
     def pause(self) -> None:
         """Note that an iteration ended: what the user does until the next is nobody's business."""
         self._left_at = self._arrived_at = None

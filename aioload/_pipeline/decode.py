@@ -73,6 +73,7 @@ class Decoder:
         suspects: records at which workers died.
         decide: what becomes of a record that fails (see `Careful`); None: its error takes the batch's place.
         mapped: shards that workers map; None if all records are in the arena.
+        between: called now and then while something takes long.
         caching: finds samples that were kept; None if none are.
     """
 
@@ -89,6 +90,7 @@ class Decoder:
         suspects: Suspects,
         decide: Decide | None,
         mapped: Mapped | None = None,
+        between: Callable[[], object] = int,
         caching: Caching | None = None,
     ) -> None:
         self._runner = runner
@@ -101,6 +103,7 @@ class Decoder:
         self._suspects = suspects
         self._decide = decide
         self._mapped = mapped
+        self._between = between
         self._caching = caching
 
     async def make(
@@ -165,6 +168,7 @@ class Walk:
         self.suspects = decoder._suspects
         self._decide = decoder._decide
         self._mapped = decoder._mapped
+        self._between = decoder._between
         self._caching = decoder._caching
         self._run = run
         self._leases = leases
@@ -670,7 +674,7 @@ class Walk:
             return ()
         self._sizes.texts(part.rows, outcome.used)
         array = self._memory.arena.array[place.span.start : place.span.stop]
-        return tuple(texts(array, leaf) for leaf in outcome.texts)
+        return tuple(texts(array, leaf, self._between) for leaf in outcome.texts)
 
     def _packed(self, part: Part, outcome: Outcome, lease: Lease) -> Made | AioloadError:
         """Return a packed batch, or its error; what lies behind the last byte goes back."""

@@ -27,6 +27,7 @@ from .caching import Caching
 from .careful import Suspects
 from .deliver import Output
 from .fetch import Reader
+from .manners import Manners
 from .mapped import Mapped, choose
 from .memory import Memory
 from .needs import UNKNOWN, Growth, Need
@@ -112,6 +113,7 @@ class House:
         self.memory = memory
         self.labels = settings.labels
         self.need = settings.need
+        self.manners = Manners(counters)
         self.sizes = Sizes(
             settings.workers.num_workers, settings.record_bytes, memory.limit // 16, settings.growth
         )

@@ -31,7 +31,7 @@ from .fetch import Fetcher
 from .house import MAX_READ_BYTES
 from .memory import TooSmall
 from .needs import Need
-from .plan import merge, plan_run
+from .plan import AT_ONCE, merge, plan_run
 from .window import Window
 
 if TYPE_CHECKING:
@@ -102,6 +102,7 @@ class Pass:
             suspects=house.suspects,
             decide=house.settings.decide,
             mapped=house.mapped,
+            between=house.manners.give_way,
             caching=house.caching,
         )
 
@@ -154,6 +155,7 @@ class Pass:
         while step < self.handover.stop:
             began = time.perf_counter()
             stop = await self._until_near(step)
+            self._house.manners.look()
             mapped, trace = self._house.mapped, self._house.counters.trace
             if trace is not None:
                 trace.held(began, "is far enough ahead")
@@ -193,8 +195,9 @@ class Pass:
         """Plan a run from a step on; it ends before `stop` where so much would not fit into memory."""
         mapped = self._house.mapped
         pieces = mapped is None or mapped.cold or mapped.reads
+        between = self._house.manners.give_way
         while True:
-            run = plan_run(self.plan, step, stop, order=order, with_pieces=pieces)
+            run = plan_run(self.plan, step, stop, order=order, with_pieces=pieces, between=between)
             if stop == step + 1 or self._needs(run) <= self._house.memory.per_run:
                 return run
             stop = (step + stop + 1) // 2
@@ -416,8 +419,11 @@ class Pass:
 
     def _steps_per_run(self) -> int:
         sizes, rows = self._house.sizes, self.plan.part.batch_size
-        # longer by and by: a long run is long on its way, and the user has nothing yet
-        steps = min(sizes.steps_per_run(rows), max(sizes.first_steps(rows), 2 * self._steps))
+        steps = sizes.steps_per_run(rows)
+        if self._house.manners.gentle:
+            steps = max(min(steps, AT_ONCE // rows), 1)
+        if self._before is None:  # longer by and by: a long run is long on its way, and the user has nothing
+            steps = min(steps, max(sizes.first_steps(rows), 2 * self._steps))
         prefetch = self._house.settings.prefetch
         return steps if prefetch is None else max(1, min(steps, prefetch // 2))
 

@@ -11,6 +11,7 @@ with neighbours that are due in the same run. Which way it is depends on memory,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
     from ..table import Table
 
 __all__ = ["Kept", "Piece", "Plan", "Read", "Run", "merge", "plan_run", "stretches"]
+
+AT_ONCE = 480
+"""Positions that are looked at without a break. numpy lets other threads go on in each operation on arrays of
+more than 500 elements, and beside a thread that computes all the time, it takes milliseconds to come back."""
 
 _DENSE = 1.25  # a piece may be so much longer than its records, before it is better not read whole
 
@@ -111,7 +116,15 @@ class Plan:
         return self.part.steps
 
 
-def plan_run(plan: Plan, first_step: int, stop_step: int, *, order: Urgency, with_pieces: bool = True) -> Run:
+def plan_run(
+    plan: Plan,
+    first_step: int,
+    stop_step: int,
+    *,
+    order: Urgency,
+    with_pieces: bool = True,
+    between: Callable[[], object] = int,
+) -> Run:
     """Return the run of consecutive steps.
 
     Args:
@@ -120,10 +133,15 @@ def plan_run(plan: Plan, first_step: int, stop_step: int, *, order: Urgency, wit
         stop_step: the step after its last.
         order: its urgency.
         with_pieces: find the pieces that its records are in; otherwise each comes by itself.
+        between: called now and then, since a long run takes milliseconds.
     """
     part = plan.part
     positions = part.positions(first_step, stop_step)
-    records = plan.order.records(positions)
+    parts = []
+    for first in range(0, max(len(positions), 1), AT_ONCE):
+        parts.append(plan.order.records(positions[first : first + AT_ONCE]))
+        between()
+    records = np.concatenate(parts)
     places = plan.table.places(records)
     table = np.zeros(len(records), TABLE)
     table["record"], table["shard"], table["source"] = places.record, places.shard, places.source
@@ -136,7 +154,9 @@ def plan_run(plan: Plan, first_step: int, stop_step: int, *, order: Urgency, wit
     pieces: tuple[Piece, ...] = ()
     piece = np.full(len(positions), -1, np.int64)
     if with_pieces:
+        between()
         pieces, piece = _pieces(plan, positions, first_position, places.start)
+        between()
     rows = tuple(part.rows(step) for step in range(first_step, stop_step))
     sizes = places.stop - places.start
     return Run(

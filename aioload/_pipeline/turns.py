@@ -45,6 +45,7 @@ class Turns:
         self._following: Plan | None = None
         self._begun = 0
         house.tuner.on_change = self._look_again
+        house.manners.ready = self._ready
 
     def begin(self, plan: Plan, handover: Handover[Item], following: Plan | None, number: int) -> None:
         """Begin a pass, and end those before.
@@ -96,6 +97,10 @@ class Turns:
         if memory.short or gone_on or self._house.tuner.due:
             with contextlib.suppress(RuntimeError):  # the loop has ended; what it held is gone with it
                 self._loop.call_soon_threadsafe(self._note_taken)
+
+    def _ready(self) -> int:
+        """Return how many batches wait for the user."""
+        return sum(one.handover.ready for one in (self._current, self._ahead) if one is not None)
 
     def _note_taken(self) -> None:
         self._house.memory.look_again()

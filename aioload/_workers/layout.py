@@ -16,7 +16,7 @@ import importlib
 import math
 import pickle
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
@@ -63,7 +63,7 @@ _NUMPYS = frozenset(  # torch's dtypes that numpy has under the same name
     {"bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"}
 )
 _NONE: Mapping[str, Any] = MappingProxyType({})
-_AT_ONCE_BYTES = 256 << 10  # of texts that become objects without a break
+_AT_ONCE_BYTES = 128 << 10  # of texts that become objects without a break
 _ROW_BY_ROW = 8192  # bytes from which copying values one by one costs less than gathering all of them
 
 Members = slice | NDArray[np.int64]
@@ -363,8 +363,14 @@ def view(place: NDArray[np.uint8], leaf: Leaf, *, tensors: bool = True) -> Any:
     return target.view(leaf.dtype).reshape(leaf.shape)
 
 
-def texts(place: NDArray[np.uint8], leaf: Leaf) -> list[Any]:
-    """Return the texts or bytes of a leaf as a list of objects."""
+def texts(place: NDArray[np.uint8], leaf: Leaf, between: Callable[[], object] = int) -> list[Any]:
+    """Return the texts or bytes of a leaf as a list of objects.
+
+    Args:
+        place: the memory that holds them.
+        leaf: where in it.
+        between: called now and then: many take long.
+    """
     # hot: the one step for each record that the parent does; guarded by benchmarks/tiny.py
     count = leaf.shape[0]
     head = leaf.start + 8 * count
@@ -373,8 +379,9 @@ def texts(place: NDArray[np.uint8], leaf: Leaf) -> list[Any]:
     if leaf.kind == "bytes" and size and int(table[0]) == size and (np.diff(table) == size).all():
         values, some = place[head : leaf.stop].view(f"V{size}"), _AT_ONCE_BYTES // size + 1
         found: list[bytes] = []
-        for first in range(0, count, some):  # in between, the thread that trains may go on
+        for first in range(0, count, some):
             found += values[first : first + some].tolist()
+            between()
         return found
     ends = table.tolist()
     starts = [0, *ends][:-1]

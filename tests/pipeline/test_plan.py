@@ -187,3 +187,14 @@ def test_neighbours_are_read_together(rows: list[int], gap: int, spans: list[tup
     reads, _ = merge(run, chosen, max_gap_bytes=gap, max_read_bytes=1000)
 
     assert [(read.start, read.stop) for read in reads] == spans
+
+
+def test_planning_a_long_run_pauses_now_and_then() -> None:
+    """A run of thousands of records is planned in stretches, between which other threads may go on."""
+    plan = make_plan([[1] * 3000], "block", batch_size=1000)
+    pauses: list[None] = []
+
+    run = plan_run(plan, 0, 3, order=(1, 0), between=lambda: pauses.append(None))
+
+    assert len(pauses) >= 3000 // 512
+    assert run.table["record"].tolist() == whole(plan).table["record"].tolist()
