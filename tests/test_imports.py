@@ -73,6 +73,7 @@ FLOORS = (
         "aioload.travel",
         "aioload.tree",
         "aioload.wake",
+        "aioload.words",
         "aioload._version",
     ),
 )

@@ -1,4 +1,4 @@
-"""What commands take and print: sizes, shortened values, tables, JSON, a bar with rate and time left."""
+"""What commands take and print: options, shortened values, tables, JSON, a bar with rate and time left."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextC
 from ..errors import ConfigError
 from ..machine import parse_bytes
 from ..storage.options import NetworkOptions
+from ..words import byte_rate, count, size
 
 __all__ = [
     "AsJson",
@@ -158,20 +159,6 @@ def parse_storage_options(given: list[str] | None) -> dict[str, Any] | None:
     return options or None
 
 
-def size(num_bytes: float) -> str:
-    """Return a number of bytes as people read it."""
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if num_bytes < 1024:
-            return f"{num_bytes:,.0f} {unit}" if unit == "bytes" else f"{num_bytes:.1f} {unit}"
-        num_bytes /= 1024
-    return f"{num_bytes:,.1f} TiB"
-
-
-def count(number: int, noun: str) -> str:
-    """Return a number and what is counted, in the plural where it is not one."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def short(value: object, width: int = 60) -> str:
     """Return a value in one line that no terminal takes for a command, shortened."""
     text = value if isinstance(value, str) else repr(value)
@@ -274,5 +261,5 @@ class _Meter:
         if now - self._told >= _REFRESH_SECONDS:
             self._told = now
             seconds = now - self._started
-            rate = f"{self._things / seconds:,.0f}/s  {size(self._bytes / seconds)}/s"
+            rate = f"{self._things / seconds:,.0f}/s  {byte_rate(self._bytes / seconds)}"
             self._bar.update(self._task, completed=self._cost, rate=rate)
