@@ -15,7 +15,15 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    TaskID,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 from ..errors import ConfigError
 from ..machine import parse_bytes
@@ -39,6 +47,7 @@ __all__ = [
     "print_json",
     "print_table",
     "progress_bar",
+    "seconds_bar",
     "short",
     "size",
     "told_once",
@@ -210,18 +219,7 @@ def progress_bar(
     Yields:
         Takes the cost and the bytes of a thing done.
     """
-    console = Console(stderr=True)
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=quiet or not console.is_terminal,
-    )
-    with bar:
+    with _bar(TextColumn("{task.fields[rate]}"), quiet=quiet) as bar:
         meter = _Meter(bar, bar.add_task(what, total=total, rate=""), counts_cost=counts_cost)
         yield meter.advance
 
@@ -240,6 +238,37 @@ def bytes_bar(what: str, total: int, *, quiet: bool = False) -> Iterator[Callabl
     """
     with progress_bar(what, total, quiet=quiet) as advance:
         yield lambda num_bytes: advance(num_bytes, num_bytes)
+
+
+@contextmanager
+def seconds_bar(what: str, seconds: float, *, quiet: bool = False) -> Iterator[Callable[[float], None]]:
+    """Show a bar of work whose length is known beforehand.
+
+    Args:
+        what: is being done.
+        seconds: it takes.
+        quiet: show nothing.
+
+    Yields:
+        Takes the seconds that went by.
+    """
+    with _bar(quiet=quiet) as bar:
+        task = bar.add_task(what, total=seconds)
+        yield lambda spent: bar.advance(task, spent)
+
+
+def _bar(*columns: ProgressColumn, quiet: bool) -> Progress:
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        *columns,
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=quiet or not console.is_terminal,
+    )
 
 
 class _Meter:

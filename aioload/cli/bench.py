@@ -28,7 +28,7 @@ from ._console import (
     parse_fields,
     parse_storage_options,
     print_json,
-    progress_bar,
+    seconds_bar,
 )
 from ._loading import (
     BatchSize,
@@ -100,15 +100,10 @@ def bench(
         raise ConfigError(f"{dataset.source} has no records, so there is nothing to measure")
     wanted = Wanted(seconds, stages, against is not None, sweep)
     workers = usable_cpus() if num_workers is None else num_workers
-    total = round(1000 * seconds_of(wanted, num_workers=workers))
+    setup, total = loading.setup(dataset.fields), seconds_of(wanted, num_workers=workers)
     found: Bench | None = None
-    with progress_bar("measuring", total, quiet=quiet or as_json) as advance:
-        steps = run_bench(
-            dataset,
-            loading.setup(dataset.fields),
-            wanted,
-            progress=lambda spent: advance(round(1000 * spent), 0),
-        )
+    with seconds_bar("measuring", total, quiet=quiet or as_json) as advance:
+        steps = run_bench(dataset, setup, wanted, progress=advance)
         try:
             for so_far in steps:
                 found = so_far

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..planning import PRESETS, Demand, Epochs, Forecast, Stage, Wanted, forecast, open_subject
+from ..planning import PRESETS, Demand, Epochs, Forecast, Stage, Wanted, forecast, open_subject, seconds_of
 from ..words import byte_rate, count, share, size, time_text
 from ._console import (
     AsJson,
@@ -22,7 +22,7 @@ from ._console import (
     parse_storage_options,
     print_json,
     print_table,
-    progress_bar,
+    seconds_bar,
 )
 from ._loading import (
     BatchSize,
@@ -103,15 +103,9 @@ def plan(
     )
     wanted = Wanted(None if storage is None else PRESETS[storage.value], measure, seconds)
     demand = Demand(batch_size, gpus, None if step_ms is None else step_ms / 1000, epochs)
-    total = round(1000 * seconds * (1.25 + measure))
-    with progress_bar("planning", total, quiet=quiet or as_json) as advance:
-        found = forecast(
-            subject,
-            loading.setup(subject.fields),
-            demand,
-            wanted,
-            progress=lambda spent: advance(round(1000 * spent), 0),
-        )
+    setup = loading.setup(subject.fields)
+    with seconds_bar("planning", seconds_of(wanted), quiet=quiet or as_json) as advance:
+        found = forecast(subject, setup, demand, wanted, progress=advance)
     print_json(_as_json(found)) if as_json else _show(found, shuffle)
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..benching.held import hold
 from ..benching.pattern import Pattern
-from ..benching.runs import timed
+from ..benching.runs import Progress, lasts, timed
 from ..benching.setup import Setup, fitted
 from ..dataset import Dataset
 from ..errors import ConfigError
@@ -23,13 +23,11 @@ from .views import Pictures, Shards, View
 if TYPE_CHECKING:
     from ..collection import Collection
 
-__all__ = ["Forecast", "Wanted", "forecast", "open_subject"]
+__all__ = ["Forecast", "Wanted", "forecast", "open_subject", "seconds_of"]
 
 _CROWDED = 1.5  # times the CPU time that jobs took: beyond, what was measured is not this program's alone
 _DISK_CPU, _NETWORK_CPU = 0.25e-9, 1e-9  # seconds a byte in reads of 256 KiB, see DESIGN.md
 _COPY_BYTES = 4e9  # bytes a second at which decoded samples would come from memory
-
-Progress = Callable[[float], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +126,11 @@ def forecast(
             view, sample = Shards(subject, setup, demand), stack.enter_context(hold(subject))
         work, notes = _measure_work(sample, setup, demand, view, wanted.seconds, progress)
         return _weigh(view, work, demand, wanted, notes, progress)
+
+
+def seconds_of(wanted: Wanted) -> float:
+    """Return about how long all of it takes, for a bar."""
+    return lasts(wanted.seconds) + wanted.is_measured * wanted.seconds
 
 
 def _measure_work(
