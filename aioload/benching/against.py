@@ -22,7 +22,7 @@ from .._workers.task import wants_rng
 from ..errors import ConfigError
 from ..options import decoders
 from ..storage import LocalStorage, read
-from .held import is_local
+from .place import is_local
 
 if TYPE_CHECKING:
     from ..dataset import Dataset

@@ -165,7 +165,7 @@ def _read_rate(dataset: Dataset, setup: Setup, seconds: float) -> Rate:
     plan, access = plan_of(dataset, setup), access_of(dataset, setup)
     found, pattern = replay(dataset, ranges_of(plan, access), seconds), pattern_of(plan, access)
     samples = round(found.read_bytes * pattern.records / max(pattern.read_bytes, 1))
-    return Rate(samples, found.seconds, found.read_bytes, found.cpu_seconds, 0.0)
+    return Rate(samples, found.seconds, found.read_bytes, found.cpu_seconds, first_seconds=0.0)
 
 
 def _copy_rate(held: Held, setup: Setup, device: str, seconds: float) -> Rate:
@@ -195,12 +195,12 @@ def _summed(contender: _Contender, rates: Sequence[Rate]) -> Measured:
     return Measured(
         contender.name,
         contender.what,
-        middle,
-        float(np.median([rate.bytes_per_second for rate in rates])),
-        1000 * sum(rate.cpu_seconds for rate in rates) / max(samples, 1),
-        rates[0].first_seconds or None,
-        (max(each) - min(each)) / middle if middle else 0.0,
-        len(rates),
+        samples_per_second=middle,
+        bytes_per_second=float(np.median([rate.bytes_per_second for rate in rates])),
+        cpu_seconds_per_1000=1000 * sum(rate.cpu_seconds for rate in rates) / max(samples, 1),
+        first_batch_seconds=rates[0].first_seconds or None,
+        spread=(max(each) - min(each)) / middle if middle else 0.0,
+        rounds=len(rates),
     )
 
 

@@ -111,7 +111,9 @@ def pattern_of_files(files: Files, medium: Medium) -> Pattern:
     seeks = count * _SEEKS.get(
         medium.name, 2 if medium.seek_seconds >= PRESETS["hdd"].seek_seconds / 2 else 1
     )
-    return Pattern(count, size, count, seeks, count, size)
+    return Pattern(
+        records=count, record_bytes=size, reads=count, seeks=seeks, requests=count, read_bytes=size
+    )
 
 
 def packed_pattern(files: Files, setup: Setup, *, with_pieces: bool = True) -> Pattern:

@@ -148,12 +148,12 @@ def _measure_work(
         stats = batches.stats()
     core_seconds = rate.cpu_seconds / max(rate.samples, 1)
     work = Work(
-        workers,
-        rate.samples_per_second,
-        core_seconds,
-        rate.batch_bytes / max(rate.samples, 1),
-        rate.first_seconds,
-        usable_cpus(),
+        num_workers=workers,
+        samples_per_second=rate.samples_per_second,
+        core_seconds=core_seconds,
+        batch_bytes=rate.batch_bytes / max(rate.samples, 1),
+        first_batch_seconds=rate.first_seconds,
+        cpus=usable_cpus(),
         is_random=setup.transform is not None or any(map(_draws, setup.decode.values())),
         read_cpu=_read_cpu(view, workers),
     )
