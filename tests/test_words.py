@@ -94,5 +94,4 @@ def test_units_are_told_in_one_place() -> None:
         if writes_a_unit.search(path.read_text())
     }
 
-    # a message of an error or a log, in MiB throughout: these numbers belong together
-    assert found <= {"words.py", "dropin.py", "foreign/showing.py"}
+    assert found == {"words.py"}

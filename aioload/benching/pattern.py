@@ -92,11 +92,6 @@ class Pattern:
     read_bytes: int
     """Bytes that the reads bring."""
 
-    @property
-    def amplification(self) -> float:
-        """Bytes read for each byte of a record."""
-        return self.read_bytes / self.record_bytes if self.record_bytes else 1.0
-
 
 def pattern_of(plan: Plan, access: Access) -> Pattern:
     """Return what an epoch asks of its storage; exact where it is short, else told by windows of it."""
