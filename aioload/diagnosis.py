@@ -15,10 +15,12 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from .words import share, size
+
 if TYPE_CHECKING:
     from .stats import LoaderStats
 
-__all__ = ["Diagnosis", "Stage", "diagnose", "size"]
+__all__ = ["Diagnosis", "Stage", "diagnose"]
 
 Stage = Literal["storage", "decode", "prepare", "transform", "collate", "order", "memory", "copy", "model"]
 
@@ -188,18 +190,18 @@ def _parts(stats: LoaderStats) -> dict[Stage, float]:
 
 
 def _of_model(loop: _Loop) -> tuple[str, str]:
-    return f"the loop waited {_share(loop.stall)} of its time", "nothing: the model limits"
+    return f"the loop waited {share(loop.stall)} of its time", "nothing: the model limits"
 
 
 def _of_storage(loop: _Loop) -> tuple[str, str]:
     stats = loop.stats
     if stats.mapped and loop.parts["storage"] >= stats.wait_read_seconds:
-        share = _share(loop.parts["storage"] / (loop.work or 1.0))
-        told = f"{share} of the workers' time went by until bytes of mapped files were there"
+        touched = share(loop.parts["storage"] / (loop.work or 1.0))
+        told = f"{touched} of the workers' time went by until bytes of mapped files were there"
         return told, "a faster disk, memory that the whole set fits into, or fewer bytes (smaller pictures)"
     read = stats.read_bytes / max(stats.reads, 1)
     took = 1000 * stats.read_seconds / max(stats.reads, 1)
-    told = f"{_share(loop.waits(stats.wait_read_seconds))} of the waits were for bytes on their way"
+    told = f"{share(loop.waits(stats.wait_read_seconds))} of the waits were for bytes on their way"
     if stats.reads:
         told += f"; a read of {size(read)} took {took:.1f} ms, up to {stats.reads_in_flight} at once"
     again = " (cache_dir= keeps them for the next epoch)" if stats.requests and not stats.cache_hits else ""
@@ -211,17 +213,17 @@ def _of_storage(loop: _Loop) -> tuple[str, str]:
 def _of_work(loop: _Loop, stage: Stage, less: str) -> tuple[str, str]:
     """Tell of a stage that workers do."""
     stats = loop.stats
-    told = f"{_share(loop.parts[stage] / (loop.work or 1.0))} of the work on samples"
+    told = f"{share(loop.parts[stage] / (loop.work or 1.0))} of the work on samples"
     if loop.inline:
         return f"{told}, all of it in the training thread", f"num_workers='auto', or {less}"
-    told += f", while {_share(loop.busy)} of the workers' time was taken"
+    told += f", while {share(loop.busy)} of the workers' time was taken"
     blocked = stats.blocked_seconds / (stats.work_seconds or math.inf)
     queued = stats.queued_seconds / (stats.work_seconds or math.inf)
     if blocked >= _MOST:
-        told += f"; {_share(blocked)} of it they waited rather than computed"
+        told += f"; {share(blocked)} of it they waited rather than computed"
         return told, f"more workers (num_workers={2 * stats.num_workers}), since they mostly wait; or {less}"
     if queued >= _MOST:
-        told += f"; {_share(queued)} of it they waited for a CPU"
+        told += f"; {share(queued)} of it they waited for a CPU"
         return told, f"CPUs that nobody else uses, or {less}"
     if stats.num_workers < stats.cpus:
         return told, f"more workers (num_workers={stats.cpus}), or {less}"
@@ -255,9 +257,9 @@ def _of_collate(loop: _Loop) -> tuple[str, str]:
 
 def _of_memory(loop: _Loop) -> tuple[str, str]:
     stats = loop.stats
-    short = _share(loop.waits(stats.wait_memory_seconds))
+    short = share(loop.waits(stats.wait_memory_seconds))
     told = f"in {short} of the waits no batch could be begun for want of memory"
-    told += f", and workers were idle {_share(1 - loop.busy)} of their time"
+    told += f", and workers were idle {share(1 - loop.busy)} of their time"
     return told, f"a larger memory_limit (it is {size(stats.memory_limit)}), or smaller batches"
 
 
@@ -265,20 +267,20 @@ def _of_order(loop: _Loop) -> tuple[str, str]:
     stats = loop.stats
     late, idle = loop.waits(stats.wait_late_seconds), 1 - loop.busy
     if loop.uneven >= _MOST / 2:
-        told = f"{_share(loop.uneven)} of the work were single samples that took far longer than others"
-        told += f"; later batches were ready in {_share(late)} of the waits"
+        told = f"{share(loop.uneven)} of the work were single samples that took far longer than others"
+        told += f"; later batches were ready in {share(late)} of the waits"
         return told, f"make slow samples faster or fewer, or raise prefetch (it is {stats.prefetch})"
     if loop.waits(stats.wait_held_seconds) >= _MOST:
-        told = f"workers were idle {_share(idle)} of their time, while further batches were held back"
+        told = f"workers were idle {share(idle)} of their time, while further batches were held back"
         return told, f"raise prefetch (it is {stats.prefetch})"
-    told = f"samples cost little, and workers were idle {_share(idle)} of their time"
+    told = f"samples cost little, and workers were idle {share(idle)} of their time"
     told += ": it went into planning, and into handing batches over"
     return told, "larger batches, or fewer workers"
 
 
 def _of_copy(loop: _Loop) -> tuple[str, str]:
     stats = loop.stats
-    lost = _share(loop.lost / loop.seconds)
+    lost = share(loop.lost / loop.seconds)
     told = f"copies to the device, for which the model stood still {lost} of the time"
     if 2 * stats.device_staged > stats.device_batches:
         return told, "see the warning about page-locked memory, for want of which each batch is copied twice"
@@ -296,16 +298,3 @@ _TOLD = {
     "order": _of_order,
     "copy": _of_copy,
 }
-
-
-def _share(part: float) -> str:
-    return f"{part:.0%}"
-
-
-def size(count: float) -> str:
-    """Return a number of bytes as people read it."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024 or unit == "GiB":
-            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
-        count /= 1024
-    raise AssertionError

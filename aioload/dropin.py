@@ -13,6 +13,7 @@ from .machine import available_memory
 from .mapstyle import MapStyle
 from .options import count
 from .travel import check_travels
+from .words import size
 
 if TYPE_CHECKING:
     from ._device.convert import PerChannel
@@ -140,7 +141,7 @@ def _warn_if_heavy(name: str, weight: int, workers: int) -> None:
     """Tell of data that a fork would share, and that here each worker copies."""
     if weight * (workers + 1) > available_memory() // 2:  # it is there once more as it travels
         warnings.warn(
-            f"{name} holds {weight / 2**20:,.0f} MiB, which each of {workers} workers copies; keep what is "
+            f"{name} holds {size(weight)}, which each of {workers} workers copies; keep what is "
             'large in files that are mapped, as np.load(..., mmap_mode="r") does, or use fewer workers',
             stacklevel=3,
         )

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from .diagnosis import diagnose
 from .errors import ConfigError
 from .options import seconds
-from .pace import Recent, clock, pace
+from .pace import Recent, pace
 from .screens import Line, find_screen
 from .watched import Moment, Watchable, WatchedLoader
+from .words import clock
 
 if TYPE_CHECKING:
     from rich.console import Console

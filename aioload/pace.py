@@ -1,4 +1,4 @@
-"""Pace: how fast a loader was between two moments, what it waited for, and how people read that."""
+"""Pace: how fast a loader was between two moments, and what it waited for."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .diagnosis import diagnose
+from .words import byte_rate, number, share
 
 if TYPE_CHECKING:
     from .diagnosis import Diagnosis
     from .watched import Moment
 
-__all__ = ["Pace", "Recent", "clock", "pace"]
+__all__ = ["Pace", "Recent", "pace"]
 
 _SHORTEST = 1e-3  # seconds: of less, nothing can be told
 _WORTH_TELLING = 0.01  # share of the time from which waits have a reason that is told
@@ -37,7 +38,7 @@ class Pace:
 
     def __str__(self) -> str:
         stage = f" ({self.stage})" if self.stage else ""
-        return f"{_rate(self.samples)} samples/s  {_bytes(self.bytes)}/s  stall {self.stall:.0%}{stage}"
+        return f"{number(self.samples)} samples/s  {byte_rate(self.bytes)}  stall {share(self.stall)}{stage}"
 
 
 class Recent:
@@ -55,7 +56,7 @@ class Recent:
         """Add a moment, later than all others; return the pace of late, or None while it cannot be told."""
         moments = self._moments
         moments.append(moment)
-        while moment.now - moments[1].now >= self._seconds if len(moments) > 2 else False:
+        while len(moments) > 2 and moment.now - moments[1].now >= self._seconds:
             moments.popleft()
         return pace(moments[0], moment)
 
@@ -78,22 +79,3 @@ def pace(earlier: Moment, later: Moment) -> Pace | None:
         found.stage if told else "",
         found,
     )
-
-
-def clock(seconds: float) -> str:
-    """Return a time as a clock shows it."""
-    minutes, left = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{left:02}" if hours else f"{minutes}:{left:02}"
-
-
-def _rate(count: float) -> str:
-    return f"{count:,.0f}" if count >= 10 else f"{count:.1f}"
-
-
-def _bytes(count: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if count < 999.5:
-            return f"{count:.0f} {unit}" if unit == "B" or count >= 99.95 else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:,.1f} GB"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from .diagnosis import diagnose, size
+from .diagnosis import diagnose
+from .words import byte_rate, share, size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +28,7 @@ def render(stats: LoaderStats, reasons: Mapping[str, str] = MappingProxyType({})
     if not stats.batches:
         return "no batch has been handed out yet"
     found, first = diagnose(stats), stats.first_batch_seconds
-    waited = f"waited {found.stall:.0%} of its time for data"
+    waited = f"waited {share(found.stall)} of its time for data"
     lines = [
         f"{stats.batches:,} batches, {stats.samples:,} samples, {size(stats.batch_bytes)} of arrays",
         f"loop:    {found.rate:,.0f} samples/s; it {waited}, and {first:.2f} s for its first batch",
@@ -53,9 +54,8 @@ def _work(stats: LoaderStats) -> list[str]:
     if stats.reads:
         rate = stats.read_bytes / stats.read_seconds if stats.read_seconds else 0.0
         times = stats.read_bytes / stats.record_bytes if stats.record_bytes else 1.0
-        told = (
-            f"{stats.reads:,} of {size(stats.read_bytes)} ({times:.2f} x the records), {size(rate)}/s in each"
-        )
+        told = f"{stats.reads:,} of {size(stats.read_bytes)} ({times:.2f} x the records)"
+        told += f", {byte_rate(rate)} in each"
         lines.append(f"reads:   {told}")
     elif stats.mapped:
         lines.append("reads:   none: workers map the shards")
@@ -67,7 +67,8 @@ def _copies(stats: LoaderStats) -> list[str]:
     if not stats.device_batches:
         return []
     rate = stats.device_bytes / stats.device_seconds if stats.device_seconds else 0.0
-    told = f"{size(stats.device_bytes)}, {size(rate)}/s, {stats.device_overlap:.0%} behind the model's work"
+    told = f"{size(stats.device_bytes)}, {byte_rate(rate)}"
+    told += f", {share(stats.device_overlap)} behind the model's work"
     told += f", {size(stats.locked_bytes)} page-locked"
     if stats.device_staged:
         told += f"; {stats.device_staged:,} of {stats.device_batches:,} batches through staging buffers"

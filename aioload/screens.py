@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.text import Text
 
-__all__ = ["Line", "Notebook", "Screen", "Terminal", "find_screen"]
+__all__ = ["Line", "Notebook", "Screen", "Terminal", "find_screen", "is_terminal"]
 
 _BAR = 24  # characters, at most
 _LEAST_BAR = 6
@@ -56,12 +56,20 @@ def find_screen(console: Console | None = None) -> Screen | None:
         return Terminal(console) if console.is_terminal else None
     if _notebook() is not None:
         return Notebook()
-    if sys.stderr is None or not _is_terminal(sys.stderr):
+    if not is_terminal(sys.stderr):
         return None
     from rich.console import Console  # late: not loaded where nothing is shown
 
     own = Console(stderr=True)
     return Terminal(own) if own.is_terminal else None
+
+
+def is_terminal(file: Any) -> bool:
+    """Tell whether what is written into a file is seen as it comes; not so of a closed one, or of None."""
+    try:
+        return bool(file.isatty())
+    except (AttributeError, ValueError):  # it is something else, or closed
+        return False
 
 
 class Terminal:
@@ -99,8 +107,8 @@ class Terminal:
             console=self._console,
             auto_refresh=False,
             # what goes to a file must go on doing so
-            redirect_stdout=sys.stdout is not None and _is_terminal(sys.stdout),
-            redirect_stderr=sys.stderr is not None and _is_terminal(sys.stderr),
+            redirect_stdout=is_terminal(sys.stdout),
+            redirect_stderr=is_terminal(sys.stderr),
         )
         live.start()
         self._console.show_cursor(True)
@@ -151,10 +159,3 @@ def _notebook() -> Any:
     module = sys.modules.get("IPython")
     shell = None if module is None else module.get_ipython()
     return shell if getattr(shell, "kernel", None) is not None else None
-
-
-def _is_terminal(file: Any) -> bool:
-    try:
-        return bool(file.isatty())
-    except (AttributeError, ValueError):  # it is something else, or closed
-        return False

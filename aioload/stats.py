@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .tracing import Teller
+    from .teller import Teller
 
 __all__ = ["Counters", "LoaderStats"]
 

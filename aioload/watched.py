@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ._pipeline.plan import Plan
     from .stats import Counters, LoaderStats
 
-__all__ = ["Moment", "Watch", "Watchable", "WatchedLoader"]
+__all__ = ["Moment", "Onlooker", "Watchable", "WatchedLoader"]
 
 
 class Watchable(Face, Protocol):
@@ -54,7 +54,7 @@ class Moment:
     """What was counted since the loader was made; of a wait that goes on, its time so far."""
 
 
-class Watch(Protocol):
+class Onlooker(Protocol):
     """Who looks at an iteration."""
 
     def look(self, moment: Moment) -> float:
@@ -74,14 +74,16 @@ class WatchedLoader(SyncLoader):
         makers: each makes, of the loader, who looks at an iteration, or None if nobody wants to.
     """
 
-    def __init__(self, loader: Watchable, makers: tuple[Callable[[Watchable], Watch | None], ...]) -> None:
+    def __init__(self, loader: Watchable, makers: tuple[Callable[[Watchable], Onlooker | None], ...]) -> None:
         super().__init__(loader)
         self._watchable = loader
         self._makers = makers
         self._round: _Round | None = None
 
     @classmethod
-    def of(cls, loader: Watchable | SyncLoader, maker: Callable[[Watchable], Watch | None]) -> WatchedLoader:
+    def of(
+        cls, loader: Watchable | SyncLoader, maker: Callable[[Watchable], Onlooker | None]
+    ) -> WatchedLoader:
         """Return a face of a loader, or of the one behind a face, at which one more looks.
 
         Raises:
@@ -135,8 +137,8 @@ class WatchedLoader(SyncLoader):
         """Let everybody look who wants to; None if nobody does."""
         self._leave()  # an iteration that is under way is taken over
         self._watchable.check_open()
-        watches = [watch for make in self._makers if (watch := make(self._watchable)) is not None]
-        self._round = _Round(self._watchable, watches) if watches else None
+        onlookers = [onlooker for make in self._makers if (onlooker := make(self._watchable)) is not None]
+        self._round = _Round(self._watchable, onlookers) if onlookers else None
         return self._round
 
     def _leave(self) -> None:
@@ -190,10 +192,10 @@ class _Watched:
 class _Round:
     """One iteration that is looked at; does not know who iterates, so it keeps nobody alive."""
 
-    def __init__(self, loader: Watchable, watches: list[Watch]) -> None:
+    def __init__(self, loader: Watchable, onlookers: list[Onlooker]) -> None:
         self.due = 0.0  # when somebody looks next
         self._loader = loader
-        self._watches = watches
+        self._onlookers = onlookers
         self._plan: Plan | None = None
         self._before = self._skipped = self._total = 0
 
@@ -214,17 +216,17 @@ class _Round:
     def look(self) -> None:
         """Have everybody look; who need not yet says when."""
         moment = self._moment()
-        self.due = min(watch.look(moment) for watch in self._watches)
+        self.due = min(onlooker.look(moment) for onlooker in self._onlookers)
 
     def end(self, *, complete: bool) -> None:
         """Have everybody look for the last time; twice is free."""
-        watches, self._watches, self.due = self._watches, [], math.inf
-        if not watches:
+        onlookers, self._onlookers, self.due = self._onlookers, [], math.inf
+        if not onlookers:
             return
         moment = self._moment()
         with ExitStack() as ends:
-            for watch in reversed(watches):
-                ends.callback(watch.end, moment, complete=complete)
+            for onlooker in reversed(onlookers):
+                ends.callback(onlooker.end, moment, complete=complete)
 
     def _moment(self) -> Moment:
         counters, plan = self._loader.counters, self._plan

@@ -19,7 +19,7 @@ from datetime import date
 from pathlib import Path
 
 import aioload
-from aioload.tracing import Recorder
+from aioload.recorder import Recorder
 
 RECORDS = 20_000
 RECORD_BYTES = 2048

@@ -36,8 +36,8 @@ from _server import serving
 
 import aioload
 from aioload.benching import Setup
+from aioload.benching.evicting import evict
 from aioload.benching.pattern import ranges_of
-from aioload.benching.reading import evict
 from aioload.benching.shape import access_of, plan_of
 from aioload.planning import PRESETS, Demand, Forecast, Wanted, forecast
 from aioload.storage import LocalStorage

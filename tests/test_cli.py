@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 
 import aioload
 from aioload.cli._app import app
-from aioload.cli._console import parse_size, short, size
+from aioload.cli._console import parse_size, short
 
 CASES = Path(__file__).parent / "cases" / "files"
 REPOSITORY = Path(__file__).parent.parent
@@ -144,17 +144,6 @@ def test_the_command_line_loads_no_torch(tmp_path: Path) -> None:
 def test_sizes_are_read_as_people_write_them(text: str, num_bytes: int) -> None:
     """A size may have a unit, of 1000 or of 1024."""
     assert parse_size(text) == num_bytes
-
-
-def test_sizes_are_written_for_people() -> None:
-    """A number of bytes is told in the largest unit that fits."""
-    assert [size(n) for n in (0, 1023, 1536, 5 << 20, 3 << 40)] == [
-        "0 bytes",
-        "1,023 bytes",
-        "1.5 KiB",
-        "5.0 MiB",
-        "3.0 TiB",
-    ]
 
 
 def test_shown_values_cannot_steer_a_terminal() -> None:

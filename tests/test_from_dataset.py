@@ -442,7 +442,7 @@ def test_data_that_each_worker_would_copy_is_told_of(
     from_dataset(Holder(held), batch_size=8, num_workers=0)
     from_dataset(Holder(mapped), batch_size=8, num_workers=2)
     silent = len(recwarn)
-    with pytest.warns(UserWarning, match="Holder holds 11 MiB, which each of 2 workers copies"):
+    with pytest.warns(UserWarning, match="Holder holds 11.0 MiB, which each of 2 workers copies"):
         from_dataset(Holder(held), batch_size=8, num_workers=2)
 
     assert silent == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,10 +14,12 @@ import pytest
 from commands import aio, told
 from conftest import TinySet
 from PIL import Image
+from rich.console import Console
 from servers.ranges import RangeServer
 
 from aioload import Writer
 from aioload.benching import Bench, run_bench
+from aioload.cli import _console
 
 QUICK = ("--seconds", "0.05", "--batch-size", "4", "--num-workers", "0")
 
@@ -251,3 +254,18 @@ def test_data_at_fault_is_status_1(tmp_path: Path, command: str) -> None:
 
     assert [result.stderr.count("\n") for result in (missing, empty, numbers)] == [1, 1, 1]
     assert "no field is one" in numbers.stderr
+
+
+def test_a_bar_of_seconds_tells_no_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing but time goes by, the bar has a share and the time left, and no records or bytes."""
+    paper = io.StringIO()
+    terminal = Console(file=paper, force_terminal=True, width=80, _environ={})
+    monkeypatch.setattr(_console, "Console", lambda stderr: terminal)
+
+    with _console.seconds_bar("measuring", 4.0) as advance:
+        advance(1.0)
+    drawn = paper.getvalue()
+
+    assert "measuring" in drawn
+    assert "25%" in drawn
+    assert "/s" not in drawn

@@ -1,10 +1,10 @@
-"""Rates: of a recent stretch of time, and as people read them."""
+"""Paces: of a recent stretch of time."""
 
 from __future__ import annotations
 
 import pytest
 
-from aioload.pace import Recent, clock, pace
+from aioload.pace import Recent, pace
 from aioload.stats import LoaderStats
 from aioload.watched import Moment
 
@@ -60,14 +60,6 @@ def test_old_moments_are_forgotten() -> None:
     assert fast is not None
     assert (slow.batches, fast.batches) == (1, 10)
     assert 1 < mixed.batches < 10
-
-
-@pytest.mark.parametrize(
-    ("seconds", "told"), [(0, "0:00"), (59.6, "1:00"), (75, "1:15"), (3600, "1:00:00"), (90_061, "25:01:01")]
-)
-def test_times_are_told_as_a_clock_does(seconds: float, told: str) -> None:
-    """Minutes and seconds, and hours where there are any."""
-    assert clock(seconds) == told
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,9 @@ from traces import chains, lanes, problems, read, slices
 import aioload
 from aioload import ConfigError, DevicePrefetcher, Loader, SampleError
 from aioload._device.simulated import SimulatedDevice
+from aioload.recorder import Recorder
+from aioload.teller import Teller
 from aioload.timeline import Mark, Span
-from aioload.tracing import Recorder, Teller
 
 BATCHES = 10  # of ten records each
 

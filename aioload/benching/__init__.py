@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from .bench import Bench, Measured, Sweep, Wanted, run_bench, seconds_of
+from .bench import run_bench, seconds_of
+from .figures import Bench, Measured, Sweep, Wanted
 from .knee import Knee, Point, find_knee
 from .pattern import Access, Pattern, pattern_of
 from .setup import Setup

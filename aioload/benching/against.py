@@ -11,6 +11,7 @@ import inspect
 import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
+from weakref import finalize
 
 import numpy as np
 import torch
@@ -22,7 +23,7 @@ from .._workers.task import wants_rng
 from ..errors import ConfigError
 from ..options import decoders
 from ..storage import LocalStorage, read
-from .held import is_local
+from .place import is_local
 
 if TYPE_CHECKING:
     from ..dataset import Dataset
@@ -87,6 +88,7 @@ class Records(MapStyle[Any]):
         if type(storage) is LocalStorage:
             paths = [storage.path(shard) for shard in self._shards]
             files: dict[int, int] = {}
+            finalize(self, _close_all, files)
 
             def from_disk(shard: int, start: int, stop: int) -> bytes:
                 if shard not in files:
@@ -100,6 +102,11 @@ class Records(MapStyle[Any]):
             return portal.call(read, storage, self._shards[shard], start, stop)
 
         return from_afar
+
+
+def _close_all(files: dict[int, int]) -> None:
+    for file in files.values():
+        os.close(file)
 
 
 def torch_loader(dataset: Dataset, setup: Setup, *, num_workers: int) -> Any:

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._pipeline.mapped import choose
 from .._pipeline.plan import stretches
 from ..blocking import run_blocking
 from ..compose import RecordSet
 from ..shard.index import Index
-from ..storage import LocalStorage, Storage, Unpacked, close
+from ..storage import LocalStorage, Storage, close
 from ..table import IndexTable
 from .reading import side_by_side
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from ..dataset import Dataset
     from ..shard.format import RecordFormat
 
-__all__ = ["Held", "hold", "is_local", "is_mapped", "some_records"]
+__all__ = ["Held", "hold", "some_records"]
 
 _NAME = "held"
 _MOST_BYTES, _LEAST, _MOST = 96 << 20, 256, 16_384
@@ -142,34 +141,6 @@ def some_records(records: int, data_bytes: int, *, seed: int = 0) -> NDArray[np.
     return np.concatenate(
         [np.arange(start, start + count) for start, count in zip(starts, each, strict=True)]
     )
-
-
-def is_local(dataset: Dataset) -> bool:
-    """Tell whether the files of a set lie where this machine finds them by a path."""
-    storage = dataset.open_storage()
-    try:
-        return type(storage) is LocalStorage or (type(storage) is Unpacked and not dataset.traffic())
-    finally:
-        run_blocking(close(storage))
-
-
-def is_mapped(dataset: Dataset, *, num_workers: int) -> bool:
-    """Tell whether workers would map the shards of a set, rather than have them read."""
-    storage = dataset.open_storage()
-    try:
-        shards = dataset.index.shards
-        found = choose(
-            "auto",
-            [storage],
-            shards,
-            (0,) * len(shards),
-            data_bytes=int(dataset.index.positions[-1]),
-            num_workers=num_workers,
-            checked=dataset.index.sums is not None,
-        )
-    finally:
-        run_blocking(close(storage))
-    return found is not None
 
 
 async def _copy(dataset: Dataset, records: NDArray[np.int64], path: Path) -> list[int]:

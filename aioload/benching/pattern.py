@@ -92,11 +92,6 @@ class Pattern:
     read_bytes: int
     """Bytes that the reads bring."""
 
-    @property
-    def amplification(self) -> float:
-        """Bytes read for each byte of a record."""
-        return self.read_bytes / self.record_bytes if self.record_bytes else 1.0
-
 
 def pattern_of(plan: Plan, access: Access) -> Pattern:
     """Return what an epoch asks of its storage; exact where it is short, else told by windows of it."""
@@ -105,12 +100,12 @@ def pattern_of(plan: Plan, access: Access) -> Pattern:
     part = access.part_bytes
     requests = np.ones(len(ranges)) if part is None else -(-sizes // part)
     return Pattern(
-        records,
-        _bytes(plan.table, records),
-        round(float(weight.sum())),
-        round(float(weight[ranges.elsewhere].sum())),
-        round(float((weight * requests).sum())),
-        round(float((weight * sizes).sum())),
+        records=records,
+        record_bytes=_bytes(plan.table, records),
+        reads=round(float(weight.sum())),
+        seeks=round(float(weight[ranges.elsewhere].sum())),
+        requests=round(float((weight * requests).sum())),
+        read_bytes=round(float((weight * sizes).sum())),
     )
 
 

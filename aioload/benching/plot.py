@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import ConfigError
 
 if TYPE_CHECKING:
-    from .bench import Bench, Sweep
+    from .figures import Bench, Sweep
 
 __all__ = ["check_plot", "plot"]
 

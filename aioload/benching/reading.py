@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
-import mmap
-import os
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import anyio
-import numpy as np
 
 from .._pipeline.house import MAX_READ_BYTES
+from .._pipeline.tuner import FIRST_READS
 from ..blocking import run_blocking
 from ..reason import first_of
-from ..storage import LocalStorage, Storage, close
+from ..storage import Storage, close
 
 if TYPE_CHECKING:
     from ..dataset import Dataset
     from .pattern import Ranges
 
-__all__ = ["Replay", "Traffic", "at_once_of", "evict", "replay", "side_by_side"]
+__all__ = ["Replay", "Traffic", "at_once_of", "replay", "side_by_side"]
 
 _MOST_READS = 64  # as the engine has it, where a storage does not say
-_FIRST_READS = 4
 _GAIN = 1.1  # by which twice as many reads at once must be faster, to go on
 _STEPS = 5  # of the ladder that looks for how many
 _ROUNDS = 3  # reads of each place that a step has
@@ -55,7 +51,7 @@ class Traffic:
 def at_once_of(storage: Storage) -> tuple[int, int]:
     """Return how many reads the engine has under way over a storage: at first, and at most."""
     most = getattr(storage, "max_reads", _MOST_READS)
-    return min(getattr(storage, "first_reads", _FIRST_READS), most), most
+    return min(getattr(storage, "first_reads", FIRST_READS), most), most
 
 
 class Replay:
@@ -166,48 +162,3 @@ def replay(dataset: Dataset, ranges: Ranges, seconds: float) -> Traffic:
             await close(storage)
 
     return run_blocking(run())
-
-
-def evict(dataset: Dataset, ranges: Ranges) -> bool | None:
-    """Ask the kernel to forget ranges of local files, so that the next reads come from the disk.
-
-    Returns:
-        Whether it did; None where there are no local files, or no way to ask.
-    """
-    storage = dataset.open_storage()
-    try:
-        if type(storage) is not LocalStorage or not hasattr(os, "posix_fadvise") or not len(ranges):
-            return None
-        kept = total = 0
-        for shard in np.unique(ranges.shard).tolist():
-            mine = ranges.shard == shard
-            places = list(zip(ranges.start[mine].tolist(), ranges.stop[mine].tolist(), strict=True))
-            some, all_ = _forget(storage.path(dataset.index.shards[shard]), places)
-            kept, total = kept + some, total + all_
-        return kept * 2 < total
-    finally:
-        run_blocking(close(storage))
-
-
-def _forget(path: str, places: list[tuple[int, int]]) -> tuple[int, int]:
-    """Have ranges of a file forgotten; return how many are there still, and how many there were."""
-    page, kept = mmap.PAGESIZE, 0
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        for start, stop in places:
-            first = start // page * page
-            os.posix_fadvise(fd, first, -(-(stop - first) // page) * page, os.POSIX_FADV_DONTNEED)
-        for start, stop in places:
-            kept += _is_there(fd, (start + stop) // 2)
-    finally:
-        os.close(fd)
-    return kept, len(places)
-
-
-def _is_there(fd: int, place: int) -> bool:
-    """Tell whether a byte of a file is in the page cache."""
-    if not hasattr(os, "RWF_NOWAIT"):
-        return False
-    with contextlib.suppress(OSError):  # EAGAIN: it is not
-        return os.preadv(fd, [bytearray(1)], place, os.RWF_NOWAIT) == 1
-    return False

@@ -12,11 +12,12 @@ import numpy as np
 from ..errors import ConfigError
 from .cpu import tree_cpu
 
-__all__ = ["Rate", "rows_of", "size_of", "timed"]
+__all__ = ["Progress", "Rate", "lasts", "rows_of", "size_of", "timed"]
 
 _WARM = 0.25  # of the time asked for: what was made ahead is taken before anything is counted
 
 Progress = Callable[[float], object]
+"""Is told of seconds that went by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,11 @@ def timed(
             is_counting, counted, cpu = True, clock(), tree_cpu()
     spent = tree_cpu() - cpu
     return Rate(samples, now - counted, size, max(spent, 0.0), first, taken)
+
+
+def lasts(seconds: float) -> float:
+    """Return about how long `timed` takes for so many seconds that count."""
+    return seconds * (1 + _WARM)
 
 
 def _again(batches: Iterable[Any]) -> Iterator[Any]:

@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from .._pipeline.house import MAX_READ_BYTES
 from .._pipeline.plan import Plan
-from ..blocking import run_blocking
 from ..course import Batching, Course
 from ..options import byte_limit
 from ..order import Shuffle
 from ..part import Part
-from ..storage import close
 from ..storage.flow import PART_BYTES
 from ..storage.wrapping import Wrapping
 from .pattern import Access
+from .place import is_local, opened
 
 if TYPE_CHECKING:
     from ..collection import Collection
@@ -48,13 +47,11 @@ def plan_of_table(table: RecordTable, setup: Setup) -> Plan:
 def access_of(dataset: Collection, setup: Setup, *, world_size: int = 1) -> Access:
     """Return how a loader reads a set of this make, with the memory that it takes by itself."""
     room = _course(dataset, setup, world_size).window_bytes(byte_limit("auto"))
-    storage = dataset.sources[0].open_storage()
-    try:
-        is_network = isinstance(storage, Wrapping)
+    first = dataset.sources[0]
+    with opened(first) as storage:
+        in_parts = isinstance(storage, Wrapping) and not is_local(first)
         most = getattr(storage, "max_read_bytes", MAX_READ_BYTES)
-    finally:
-        run_blocking(close(storage))
-    return Access(room > 0, most, PART_BYTES if is_network else None)
+    return Access(room > 0, most, PART_BYTES if in_parts else None)
 
 
 def _course(dataset: Collection, setup: Setup, world_size: int) -> Course:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..words import size
+
 if TYPE_CHECKING:
     from ..stats import LoaderStats
 
@@ -45,12 +47,13 @@ def advise(stats: LoaderStats, rooms: Rooms) -> list[str]:
     total = per_sample * rooms.records
     what = "decode and prepare" if stats.prepare_seconds else "decode"
     share = fixed / (fixed + rest)
-    where = f'cache=Memory("{_size(total * 1.02)}")'
+    room = size(max(total * 1.02, 1024))  # in a unit that the option takes
+    where = f'cache=Memory("{room}")'
     if total > rooms.memory:
-        where = f'cache=Disk(path, "{_size(total * 1.02)}"), as memory has {_size(rooms.memory)} to spare'
+        where = f'cache=Disk(path, "{room}"), as memory has {size(rooms.memory)} to spare'
     return [
         f"cache:   {what} take {share:.0%} of the workers' time, and always give the same; kept, all samples "
-        f"take {_size(total)}",
+        f"take {size(total)}",
         f"         {where} could make the workers up to {gain:.1f} x as fast from the second epoch on",
     ]
 
@@ -68,17 +71,9 @@ def describe(stats: LoaderStats, names: list[str]) -> list[str]:
     saved = stats.saved_seconds - stats.sample_cache_seconds
     lines = [
         f"cache:   {stats.sample_hits / asked:.0%} of {asked:,} samples were found "
-        f"({_size(stats.sample_cache_bytes)}), which saved {max(saved, 0.0):.1f} s of the workers' time; "
-        f"{_size(stats.sample_stored)} kept anew",
+        f"({size(stats.sample_cache_bytes)}), which saved {max(saved, 0.0):.1f} s of the workers' time; "
+        f"{size(stats.sample_stored)} kept anew",
     ]
     if stats.sample_errors:
         lines.append(f"         {stats.sample_errors:,} were not what had been kept, and were made anew")
     return [*lines, *(f"         kept as {name}" for name in names[:4])]
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024 or unit == "GiB":
-            return f"{count:,.0f}{unit}" if unit == "B" else f"{count:,.1f}{unit}"
-        count /= 1024
-    raise AssertionError

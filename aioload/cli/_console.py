@@ -1,4 +1,4 @@
-"""What commands take and print: sizes, shortened values, tables, JSON, a bar with rate and time left."""
+"""What commands take and print: options, shortened values, tables, JSON, a bar with rate and time left."""
 
 from __future__ import annotations
 
@@ -15,11 +15,20 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    TaskID,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 from ..errors import ConfigError
 from ..machine import parse_bytes
 from ..storage.options import NetworkOptions
+from ..words import byte_rate, count, size
 
 __all__ = [
     "AsJson",
@@ -38,6 +47,7 @@ __all__ = [
     "print_json",
     "print_table",
     "progress_bar",
+    "seconds_bar",
     "short",
     "size",
     "told_once",
@@ -158,20 +168,6 @@ def parse_storage_options(given: list[str] | None) -> dict[str, Any] | None:
     return options or None
 
 
-def size(num_bytes: float) -> str:
-    """Return a number of bytes as people read it."""
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if num_bytes < 1024:
-            return f"{num_bytes:,.0f} {unit}" if unit == "bytes" else f"{num_bytes:.1f} {unit}"
-        num_bytes /= 1024
-    return f"{num_bytes:,.1f} TiB"
-
-
-def count(number: int, noun: str) -> str:
-    """Return a number and what is counted, in the plural where it is not one."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def short(value: object, width: int = 60) -> str:
     """Return a value in one line that no terminal takes for a command, shortened."""
     text = value if isinstance(value, str) else repr(value)
@@ -223,18 +219,7 @@ def progress_bar(
     Yields:
         Takes the cost and the bytes of a thing done.
     """
-    console = Console(stderr=True)
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=quiet or not console.is_terminal,
-    )
-    with bar:
+    with _bar(TextColumn("{task.fields[rate]}"), quiet=quiet) as bar:
         meter = _Meter(bar, bar.add_task(what, total=total, rate=""), counts_cost=counts_cost)
         yield meter.advance
 
@@ -253,6 +238,37 @@ def bytes_bar(what: str, total: int, *, quiet: bool = False) -> Iterator[Callabl
     """
     with progress_bar(what, total, quiet=quiet) as advance:
         yield lambda num_bytes: advance(num_bytes, num_bytes)
+
+
+@contextmanager
+def seconds_bar(what: str, seconds: float, *, quiet: bool = False) -> Iterator[Callable[[float], None]]:
+    """Show a bar of work whose length is known beforehand.
+
+    Args:
+        what: is being done.
+        seconds: it takes.
+        quiet: show nothing.
+
+    Yields:
+        Takes the seconds that went by.
+    """
+    with _bar(quiet=quiet) as bar:
+        task = bar.add_task(what, total=seconds)
+        yield lambda spent: bar.advance(task, spent)
+
+
+def _bar(*columns: ProgressColumn, quiet: bool) -> Progress:
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        *columns,
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=quiet or not console.is_terminal,
+    )
 
 
 class _Meter:
@@ -274,5 +290,5 @@ class _Meter:
         if now - self._told >= _REFRESH_SECONDS:
             self._told = now
             seconds = now - self._started
-            rate = f"{self._things / seconds:,.0f}/s  {size(self._bytes / seconds)}/s"
+            rate = f"{self._things / seconds:,.0f}/s  {byte_rate(self._bytes / seconds)}"
             self._bar.update(self._task, completed=self._cost, rate=rate)

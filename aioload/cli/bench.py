@@ -17,20 +17,18 @@ from ..benching.plot import check_plot, plot
 from ..dataset import Dataset
 from ..errors import ConfigError
 from ..machine import usable_cpus
-from ..planning.words import time_text
+from ..words import byte_rate, count, share, time_text
 from ._console import (
     AsJson,
     FieldKinds,
     Quiet,
     SetOrShards,
     StorageOptions,
-    count,
     one_or_all,
     parse_fields,
     parse_storage_options,
     print_json,
-    progress_bar,
-    size,
+    seconds_bar,
 )
 from ._loading import (
     BatchSize,
@@ -102,15 +100,10 @@ def bench(
         raise ConfigError(f"{dataset.source} has no records, so there is nothing to measure")
     wanted = Wanted(seconds, stages, against is not None, sweep)
     workers = usable_cpus() if num_workers is None else num_workers
-    total = round(1000 * seconds_of(wanted, num_workers=workers))
+    setup, total = loading.setup(dataset.fields), seconds_of(wanted, num_workers=workers)
     found: Bench | None = None
-    with progress_bar("measuring", total, quiet=quiet or as_json) as advance:
-        steps = run_bench(
-            dataset,
-            loading.setup(dataset.fields),
-            wanted,
-            progress=lambda spent: advance(round(1000 * spent), 0),
-        )
+    with seconds_bar("measuring", total, quiet=quiet or as_json) as advance:
+        steps = run_bench(dataset, setup, wanted, progress=advance)
         try:
             for so_far in steps:
                 found = so_far
@@ -156,8 +149,8 @@ def _table(found: Bench) -> Table:
         table.add_row(
             one.name,
             f"{one.samples_per_second:,.0f}",
-            f"{size(one.bytes_per_second)}",
-            f"{one.spread / 2:.0%}",
+            byte_rate(one.bytes_per_second),
+            share(one.spread / 2),
             f"{one.cpu_seconds_per_1000:.2f}",
             first,
             one.what,
@@ -168,8 +161,8 @@ def _table(found: Bench) -> Table:
 def _told(found: Bench) -> Iterator[str]:
     loader, slowest, torch = found.named("loader"), found.slowest, found.named("torch")
     if loader is not None and slowest is not None and slowest.samples_per_second:
-        share = loader.samples_per_second / slowest.samples_per_second
-        yield f"the slowest stage alone is {slowest.name}; the loader reaches {share:.0%} of it"
+        reached = loader.samples_per_second / slowest.samples_per_second
+        yield f"the slowest stage alone is {slowest.name}; the loader reaches {share(reached)} of it"
     if loader is not None and torch is not None and torch.samples_per_second:
         yield f"{loader.samples_per_second / torch.samples_per_second:.2f} times torch's DataLoader"
     for sweep in found.sweeps:
@@ -186,7 +179,7 @@ def _sweep_line(sweep: Sweep) -> str:
     if knee.is_clear:
         return f"{what}, samples/s: {points}; {knee.value} will do, within 5% of the best"
     return (
-        f"{what}, samples/s: {points}; {knee.value} may do, but rates waver by {knee.noise:.0%}: measure "
+        f"{what}, samples/s: {points}; {knee.value} may do, but rates waver by {share(knee.noise)}: measure "
         "longer, with --seconds"
     )
 

@@ -9,22 +9,20 @@ from typing import Annotated, Any
 
 import typer
 
-from ..planning import PRESETS, Demand, Epochs, Forecast, Stage, Wanted, forecast, open_subject
-from ..planning.words import time_text
+from ..planning import PRESETS, Demand, Epochs, Forecast, Stage, Wanted, forecast, open_subject, seconds_of
+from ..words import byte_rate, count, share, size, time_text
 from ._console import (
     AsJson,
     FieldKinds,
     Quiet,
     SetOrShards,
     StorageOptions,
-    count,
     one_or_all,
     parse_fields,
     parse_storage_options,
     print_json,
     print_table,
-    progress_bar,
-    size,
+    seconds_bar,
 )
 from ._loading import (
     BatchSize,
@@ -105,21 +103,15 @@ def plan(
     )
     wanted = Wanted(None if storage is None else PRESETS[storage.value], measure, seconds)
     demand = Demand(batch_size, gpus, None if step_ms is None else step_ms / 1000, epochs)
-    total = round(1000 * seconds * (1.25 + measure))
-    with progress_bar("planning", total, quiet=quiet or as_json) as advance:
-        found = forecast(
-            subject,
-            loading.setup(subject.fields),
-            demand,
-            wanted,
-            progress=lambda spent: advance(round(1000 * spent), 0),
-        )
+    setup = loading.setup(subject.fields)
+    with seconds_bar("planning", seconds_of(wanted), quiet=quiet or as_json) as advance:
+        found = forecast(subject, setup, demand, wanted, progress=advance)
     print_json(_as_json(found)) if as_json else _show(found, shuffle)
 
 
 def _show(found: Forecast, order: Order) -> None:
     subject, work, medium, demand = found.subject, found.work, found.medium, found.demand
-    where = f"{medium.name}: {1000 * medium.seek_seconds:.2g} ms to begin, {size(medium.total_bytes)}/s"
+    where = f"{medium.name}: {1000 * medium.seek_seconds:.2g} ms to begin, {byte_rate(medium.total_bytes)}"
     files = count(subject.shards, "file" if subject.kind == "files" else "shard")
     print(
         f"{subject.source} ({subject.kind}): {count(subject.records, 'record')}, "
@@ -147,12 +139,12 @@ def _rows(found: Forecast) -> Iterator[list[str]]:
     has_step = found.demand.step_seconds is not None
     yield ["stage", "first epoch", "later", *["of the step"] * has_step, ""]
     for first, later in zip(found.epochs.first, found.epochs.later, strict=True):
-        share = [] if later.share_of_step is None else [f"{_share(first, later)}"]
-        yield [first.name, time_text(first.seconds), time_text(later.seconds), *share, details[first.name]]
+        of_step = [] if later.share_of_step is None else [_of_step(first, later)]
+        yield [first.name, time_text(first.seconds), time_text(later.seconds), *of_step, details[first.name]]
 
 
-def _share(first: Stage, later: Stage) -> str:
-    told = [f"{share:.0%}" for share in (first.share_of_step, later.share_of_step) if share is not None]
+def _of_step(first: Stage, later: Stage) -> str:
+    told = [share(part) for part in (first.share_of_step, later.share_of_step) if part is not None]
     return told[0] if len(set(told)) == 1 else ", ".join(told)
 
 

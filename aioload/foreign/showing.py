@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
+from ..screens import is_terminal
+from ..words import byte_rate, clock, share, size
 from .build import Progress
 
 __all__ = ["first_bar"]
@@ -17,25 +19,20 @@ _log = logging.getLogger("aioload.index")
 
 _QUIET_SECONDS = 1.0  # what is done by then needs no line
 _REFRESH_SECONDS = 0.2
-_MIB = 1 << 20
 _CLEAR = "\r\x1b[K"
 
 
 @contextmanager
 def first_bar(what: str, total: int) -> Iterator[Progress]:
     """Show how far a work of so many bytes is, once it takes a while; the log has its beginning and end."""
-    _log.info("%s: %s MiB", what, f"{total / _MIB:,.0f}")
+    _log.info("%s: %s", what, size(total))
     began = time.monotonic()
-    line = _Line(what, total, began, sys.stderr if _is_terminal(sys.stderr) else None)
+    line = _Line(what, total, began, sys.stderr if is_terminal(sys.stderr) else None)
     try:
         yield line.advance
     finally:
         line.clear()
     _log.info("%s: done in %.1f s", what, time.monotonic() - began)
-
-
-def _is_terminal(stream: TextIO | None) -> bool:
-    return stream is not None and not stream.closed and stream.isatty()
 
 
 class _Line:
@@ -74,11 +71,7 @@ class _Line:
             self._stream.flush()
 
     def _text(self, seconds: float) -> str:
-        share = min(self._done / self._total, 1.0)
+        done = min(self._done / self._total, 1.0)
         rate = self._done / seconds
-        left = (self._total - self._done) / rate if rate and share < 1 else 0
-        minutes, rest = divmod(round(left), 60)
-        return (
-            f"{self._what}: {share:.0%} of {self._total / _MIB:,.0f} MiB, {rate / _MIB:,.0f} MiB/s, "
-            f"{minutes}:{rest:02} left"
-        )
+        left = (self._total - self._done) / rate if rate and done < 1 else 0
+        return f"{self._what}: {share(done)} of {size(self._total)}, {byte_rate(rate)}, {clock(left)} left"

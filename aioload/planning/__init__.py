@@ -7,7 +7,7 @@ takes, `verdict` what to do; `probe` and a short run of a loader measure what th
 from __future__ import annotations
 
 from .costs import Demand, Epochs, Stage, Subject, Work, epochs_of
-from .forecast import Forecast, Wanted, forecast, open_subject
+from .forecast import Forecast, Wanted, forecast, open_subject, seconds_of
 from .media import PRESETS, Medium, guess, read_seconds
 from .verdict import Choice, Verdict, judge
 
@@ -29,4 +29,5 @@ __all__ = [
     "judge",
     "open_subject",
     "read_seconds",
+    "seconds_of",
 ]

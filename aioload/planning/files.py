@@ -29,7 +29,6 @@ from .media import PRESETS, Medium
 
 __all__ = ["Files", "find_files", "packed_pattern", "packed_sample", "packing_seconds", "pattern_of_files"]
 
-_SEEKS = {"hdd": 2}  # of one file: its inode, then its bytes; where seeks are cheap the first hardly counts
 _MOST_STATS = 50_000  # files whose sizes are looked up; more are told by these
 _MOST_SAMPLED, _MOST_BYTES = 512, 48 << 20
 _SHARD_BYTES = 256 << 20
@@ -108,10 +107,11 @@ def packed_sample(files: Files) -> Iterator[PackedSample]:
 def pattern_of_files(files: Files, medium: Medium) -> Pattern:
     """Return what an epoch over the files themselves asks of their storage: each opened, each read whole."""
     count, size = len(files.items), files.data_bytes
-    seeks = count * _SEEKS.get(
-        medium.name, 2 if medium.seek_seconds >= PRESETS["hdd"].seek_seconds / 2 else 1
+    has_head = medium.seek_seconds >= PRESETS["hdd"].seek_seconds / 2
+    seeks = 2 * count if has_head else count  # the inode, then the bytes; else the first hardly counts
+    return Pattern(
+        records=count, record_bytes=size, reads=count, seeks=seeks, requests=count, read_bytes=size
     )
-    return Pattern(count, size, count, seeks, count, size)
 
 
 def packed_pattern(files: Files, setup: Setup, *, with_pieces: bool = True) -> Pattern:

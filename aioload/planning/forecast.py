@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..benching.held import hold
 from ..benching.pattern import Pattern
-from ..benching.runs import timed
+from ..benching.runs import Progress, lasts, timed
 from ..benching.setup import Setup, fitted
 from ..dataset import Dataset
 from ..errors import ConfigError
@@ -23,13 +23,11 @@ from .views import Pictures, Shards, View
 if TYPE_CHECKING:
     from ..collection import Collection
 
-__all__ = ["Forecast", "Wanted", "forecast", "open_subject"]
+__all__ = ["Forecast", "Wanted", "forecast", "open_subject", "seconds_of"]
 
 _CROWDED = 1.5  # times the CPU time that jobs took: beyond, what was measured is not this program's alone
 _DISK_CPU, _NETWORK_CPU = 0.25e-9, 1e-9  # seconds a byte in reads of 256 KiB, see DESIGN.md
 _COPY_BYTES = 4e9  # bytes a second at which decoded samples would come from memory
-
-Progress = Callable[[float], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +128,11 @@ def forecast(
         return _weigh(view, work, demand, wanted, notes, progress)
 
 
+def seconds_of(wanted: Wanted) -> float:
+    """Return about how long all of it takes, for a bar."""
+    return lasts(wanted.seconds) + wanted.is_measured * wanted.seconds
+
+
 def _measure_work(
     sample: Collection, setup: Setup, demand: Demand, view: View, seconds: float, progress: Progress
 ) -> tuple[Work, tuple[str, ...]]:
@@ -145,12 +148,12 @@ def _measure_work(
         stats = batches.stats()
     core_seconds = rate.cpu_seconds / max(rate.samples, 1)
     work = Work(
-        workers,
-        rate.samples_per_second,
-        core_seconds,
-        rate.batch_bytes / max(rate.samples, 1),
-        rate.first_seconds,
-        usable_cpus(),
+        num_workers=workers,
+        samples_per_second=rate.samples_per_second,
+        core_seconds=core_seconds,
+        batch_bytes=rate.batch_bytes / max(rate.samples, 1),
+        first_batch_seconds=rate.first_seconds,
+        cpus=usable_cpus(),
         is_random=setup.transform is not None or any(map(_draws, setup.decode.values())),
         read_cpu=_read_cpu(view, workers),
     )

@@ -20,7 +20,7 @@ all together give no more than `total_bytes` a second. Figures of the presets, a
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
@@ -43,10 +43,6 @@ class Medium:
     """Reads that overlap."""
     is_network: bool = False
     """Whether every request waits, wherever it begins."""
-
-    def named(self, name: str) -> Medium:
-        """Return the same under another name."""
-        return replace(self, name=name)
 
 
 PRESETS = MappingProxyType(

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..benching.evicting import evict
 from ..benching.pattern import Ranges
-from ..benching.reading import Replay, Traffic, at_once_of, evict
+from ..benching.place import is_local
+from ..benching.reading import Replay, Traffic, at_once_of
 from ..blocking import run_blocking
-from ..storage import LocalStorage, Storage, close
+from ..storage import Storage, close
 from .media import Medium
 
 if TYPE_CHECKING:
@@ -73,13 +75,13 @@ def probe(dataset: Dataset, ranges: Ranges, seconds: float, *, seed: int = 0) ->
     seek, stream, traffic = run_blocking(run())
     size = float(large.sizes.mean()) if len(large) else 1.0
     alone = size / max(stream - seek, size / 1e11)
-    storage = dataset.open_storage()
-    try:
-        is_network = type(storage) is not LocalStorage
-    finally:
-        run_blocking(close(storage))
     medium = Medium(
-        "measured", seek, alone, max(traffic.bytes_per_second, alone), traffic.at_once, is_network
+        "measured",
+        seek_seconds=seek,
+        stream_bytes=alone,
+        total_bytes=max(traffic.bytes_per_second, alone),
+        at_once=traffic.at_once,
+        is_network=not is_local(dataset),
     )
     known = [each for each in cold if each is not None]
     return Probed(medium, traffic, all(known) if known else None)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from ..words import share, size, time_text
 from .costs import Demand, Epochs, Subject, Work
-from .words import time_text
 
 __all__ = ["Choice", "Verdict", "judge"]
 
@@ -114,14 +114,14 @@ def _why_nothing(
     decoded = subject.records * work.batch_bytes
     if decoded <= memory_bytes / 4 and not work.is_random:
         return (
-            f"this set fits in memory, also decoded ({decoded / 2**20:,.0f} MiB): index it as tensors, or "
+            f"this set fits in memory, also decoded ({size(decoded)}): index it as tensors, or "
             "let a DataLoader read it"
         )
     shares = [stage.share_of_step for stage in epochs.later if stage.name != "model"]
     busy = max((share for share in shares if share is not None), default=None)
     if busy is not None and busy <= _SPARE:
         return (
-            f"this set fits in memory, and its stages take at most {busy:.0%} of the model's time: a "
+            f"this set fits in memory, and its stages take at most {share(busy)} of the model's time: a "
             "DataLoader will do"
         )
     return None

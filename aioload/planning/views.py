@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Protocol
 
-from ..benching.held import is_local, is_mapped
 from ..benching.pattern import Pattern, pattern_of, ranges_of
+from ..benching.place import is_local, is_mapped, path_of
 from ..benching.shape import access_of, plan_of
-from ..blocking import run_blocking
 from ..machine import available_memory
-from ..storage import LocalStorage, close
 from .costs import Demand, Epochs, Subject, Work, epochs_of
 from .files import Files, packed_pattern, packing_seconds, pattern_of_files
 from .media import PRESETS, Medium, guess
@@ -63,18 +61,18 @@ class Shards:
         data_bytes = int(index.positions[-1])
         self._dataset, self._setup, self._gpus = dataset, setup, demand.gpus
         self.subject = Subject(
-            dataset.source,
-            dataset.kind,
-            len(dataset),
-            data_bytes,
-            len(index.shards),
-            not is_local(dataset),
-            _fits(data_bytes),
+            source=dataset.source,
+            kind=dataset.kind,
+            records=len(dataset),
+            data_bytes=data_bytes,
+            shards=len(index.shards),
+            is_network=not is_local(dataset),
+            fits_in_memory=_fits(data_bytes),
         )
 
     def medium(self) -> Medium:
         """Return what it lies on, by its path."""
-        return guess(_path_of(self._dataset))
+        return guess(path_of(self._dataset))
 
     def is_mapped(self, num_workers: int) -> bool:
         """Tell whether workers would map its files."""
@@ -112,8 +110,15 @@ class Pictures:
     def __init__(self, files: Files, seconds_per_record: float, setup: Setup) -> None:
         self._files, self._setup = files, setup
         self._seconds_per_record = seconds_per_record
-        count, data_bytes = len(files.items), files.data_bytes
-        self.subject = Subject(files.root, "files", count, data_bytes, count, False, _fits(data_bytes))
+        self.subject = Subject(
+            source=files.root,
+            kind="files",
+            records=len(files.items),
+            data_bytes=files.data_bytes,
+            shards=len(files.items),
+            is_network=False,
+            fits_in_memory=_fits(files.data_bytes),
+        )
 
     def medium(self) -> Medium:
         """Return what it lies on, by its path."""
@@ -143,22 +148,4 @@ def _fits(data_bytes: int) -> bool:
 
 def _times(pattern: Pattern, ranks: int) -> Pattern:
     """Return the reads of all ranks, each of which has as many."""
-    return Pattern(
-        pattern.records * ranks,
-        pattern.record_bytes * ranks,
-        pattern.reads * ranks,
-        pattern.seeks * ranks,
-        pattern.requests * ranks,
-        pattern.read_bytes * ranks,
-    )
-
-
-def _path_of(dataset: Dataset) -> str:
-    """Return the path of a set's first shard, or its address."""
-    storage = dataset.open_storage()
-    try:
-        if isinstance(storage, LocalStorage) and dataset.index.shards:
-            return storage.path(dataset.index.shards[0])
-        return dataset.source
-    finally:
-        run_blocking(close(storage))
+    return Pattern(**{name: ranks * count for name, count in asdict(pattern).items()})

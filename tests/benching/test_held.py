@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioload import Dataset, Loader
-from aioload.benching.held import hold, is_local, is_mapped, some_records
-from aioload.storage import LocalStorage, MemoryStorage
+from aioload.benching.held import hold, some_records
+from aioload.storage import LocalStorage
 
 
 @given(st.integers(1, 10**7), st.integers(1, 10**8), st.integers(0, 5))
@@ -67,13 +67,3 @@ def test_nothing_is_left_of_held_records(tiny_set: TinySet) -> None:
         assert path.is_file()
 
     assert not path.parent.exists()
-
-
-def test_where_a_set_lies_is_told(tiny_set: TinySet) -> None:
-    """Files of a disk are local and mapped by workers; what is in a storage of the user's is neither."""
-    files = {path.name: path.read_bytes() for path in Path(tiny_set.path).iterdir()}
-    here, there = Dataset(tiny_set.path), Dataset(MemoryStorage(files))
-
-    assert (is_local(here), is_local(there)) == (True, False)
-    assert not is_mapped(here, num_workers=0)
-    assert not is_mapped(there, num_workers=2)

@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aioload import Dataset
-from aioload.benching import Access, Setup, pattern_of
+from aioload._pipeline import house, passes
+from aioload.benching import Access, Setup, pattern_of, reading
+from aioload.benching import pattern as planned
 from aioload.benching.pattern import Ranges, ranges_of
 from aioload.benching.shape import access_of, plan_of, plan_of_table
 from aioload.shard.index import Index
@@ -67,7 +69,6 @@ def test_in_order_a_shard_is_one_long_read() -> None:
 
     assert (pattern.records, pattern.record_bytes, pattern.read_bytes) == (10_000, 10**7, 10**7)
     assert pattern.seeks == 4
-    assert pattern.amplification == 1
 
 
 def test_a_full_shuffle_reads_record_by_record() -> None:
@@ -110,6 +111,13 @@ def test_windows_stand_for_a_long_epoch(order: object) -> None:
 
     assert len(part) < len(whole)
     assert total(part) == pytest.approx(total(whole), rel=0.1)
+
+
+def test_plans_are_made_with_the_numbers_of_the_engine() -> None:
+    """What it reads in vain, how long its reads are and how many there are at once, told twice, are one."""
+    assert planned._GAP_BYTES == passes._MAX_GAP_BYTES
+    assert Access().max_read_bytes == house.MAX_READ_BYTES
+    assert reading._MOST_READS == house._MOST_READS
 
 
 @pytest.mark.parametrize("order", [False, True])

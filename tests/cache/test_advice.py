@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from aioload.cache.advice import Rooms, advise, describe
+from aioload.machine import parse_bytes
 from aioload.stats import LoaderStats
 
 ROOMS = Rooms(records=10_000, memory=8 << 30)
@@ -32,9 +36,20 @@ def test_a_cache_that_pays_is_suggested() -> None:
     text = "\n".join(advise(stats(), ROOMS))
 
     assert "decode and prepare take 90% of the workers' time" in text
-    assert "kept, all samples take 976.6MiB" in text
-    assert 'cache=Memory("996.1MiB")' in text
+    assert "kept, all samples take 976.6 MiB" in text
+    assert 'cache=Memory("996.1 MiB")' in text
     assert "up to 9.5 x as fast" in text
+
+
+@given(st.integers(1, 10**7))
+def test_the_size_that_is_suggested_can_be_given(prepared_bytes: int) -> None:
+    """What stands in the line is taken by the option as it stands there, and holds all samples."""
+    text = "\n".join(advise(stats(prepared_bytes=prepared_bytes), ROOMS))
+
+    told = re.search(r'"(.+?)"', text)
+
+    assert told is not None
+    assert parse_bytes(told[1], name="limit") >= prepared_bytes / 10 * ROOMS.records * 0.97
 
 
 def test_what_does_not_fit_into_memory_goes_to_the_disk() -> None:
@@ -42,7 +57,7 @@ def test_what_does_not_fit_into_memory_goes_to_the_disk() -> None:
     text = "\n".join(advise(stats(), Rooms(10_000_000, 8 << 30)))
 
     assert "cache=Disk(path" in text
-    assert "memory has 8.0GiB to spare" in text
+    assert "memory has 8.0 GiB to spare" in text
 
 
 @pytest.mark.parametrize(
@@ -73,6 +88,6 @@ def test_what_a_cache_did_is_told() -> None:
 
     lines = describe(found, ["abc (set 123)"])
 
-    assert lines[0].startswith("cache:   75% of 1,000 samples were found (3.0MiB), which saved 7.0 s")
+    assert lines[0].startswith("cache:   75% of 1,000 samples were found (3.0 MiB), which saved 7.0 s")
     assert "2 were not what had been kept" in lines[1]
     assert lines[2].strip() == "kept as abc (set 123)"

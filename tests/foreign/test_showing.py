@@ -56,7 +56,7 @@ def test_the_first_use_shows_a_line_on_a_terminal(tmp_path: Path, monkeypatch: p
     assert shown[0] == shown[-1] == ""
     assert all(text.startswith(f"indexing {dataset.source}: ") for text in shown[1:-1])
     assert "33% of" in shown[1]
-    assert shown[-2].endswith("MiB/s, 0:00 left")
+    assert shown[-2].endswith("B/s, 0:00 left")
     assert "\n" not in stream.getvalue()
     assert stream.getvalue().split("\r\x1b[K") == shown
 

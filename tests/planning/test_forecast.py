@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import foreign_sets
@@ -12,9 +13,6 @@ from PIL import Image
 
 from aioload import ConfigError, Dataset, Writer, decode
 from aioload.benching import Setup
-from aioload.benching.pattern import ranges_of
-from aioload.benching.reading import evict
-from aioload.benching.shape import access_of, plan_of
 from aioload.planning import PRESETS, Demand, Forecast, Wanted, forecast, open_subject
 from aioload.planning.files import Files, find_files, packed_pattern, packing_seconds, pattern_of_files
 from aioload.storage import MemoryStorage
@@ -55,7 +53,7 @@ def test_a_set_is_planned_for(tiny_set: TinySet) -> None:
 
 def test_a_storage_is_measured(tiny_set: TinySet) -> None:
     """Reads of the set say what its disk gives, and whether it was asked rather than the page cache."""
-    found = forecast(Dataset(tiny_set.path), Setup(4, 0), Demand(4), Wanted(None, True, QUICK))
+    found = forecast(Dataset(tiny_set.path), Setup(4, 0), Demand(4), Wanted(is_measured=True, seconds=QUICK))
 
     check(found)
     assert found.medium.name == "measured"
@@ -67,7 +65,9 @@ def test_a_storage_of_the_users_is_measured(tiny_set: TinySet) -> None:
     """It has no page cache to be emptied, counts as a network, and may be cached."""
     files = {path.name: path.read_bytes() for path in Path(tiny_set.path).iterdir()}
 
-    found = forecast(Dataset(MemoryStorage(files)), Setup(4, 0), Demand(4), Wanted(None, True, QUICK))
+    found = forecast(
+        Dataset(MemoryStorage(files)), Setup(4, 0), Demand(4), Wanted(is_measured=True, seconds=QUICK)
+    )
 
     check(found)
     assert found.is_cold is None
@@ -161,10 +161,13 @@ def test_an_empty_set_is_an_error(tmp_path: Path) -> None:
         forecast(Dataset(tmp_path / "set"), Setup(4, 0), Demand(4))
 
 
-def test_only_files_can_be_evicted(tiny_set: TinySet) -> None:
-    """For a storage of the user's there is nothing to ask; for files the kernel does it or not."""
-    files = {path.name: path.read_bytes() for path in Path(tiny_set.path).iterdir()}
-    here, there, setup = Dataset(tiny_set.path), Dataset(MemoryStorage(files)), Setup(4, 0)
+def test_a_disk_with_compressed_shards_is_measured_as_a_disk(tmp_path: Path) -> None:
+    """What is unpacked here is not behind a network, so reads and seeks are what it is asked for."""
+    shards = Path(__file__).parent.parent / "fixtures" / "mds" / "gz"
+    dataset = Dataset(shutil.copytree(shards, tmp_path / "mds"))
 
-    assert evict(there, ranges_of(plan_of(there, setup), access_of(there, setup))) is None
-    assert evict(here, ranges_of(plan_of(here, setup), access_of(here, setup))) in (True, False)
+    found = forecast(dataset, Setup(4, 0), Demand(4), Wanted(is_measured=True, seconds=QUICK))
+
+    check(found)
+    assert (found.subject.is_network, found.medium.is_network) == (False, False)
+    assert found.pattern.requests == found.pattern.reads

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioload.planning import PRESETS, Medium, guess, read_seconds
+from aioload.planning.media import _disk
 
 media = st.sampled_from(list(PRESETS.values()))
 counts = st.integers(1, 10**7)
@@ -59,7 +61,28 @@ def test_an_address_tells_its_kind(path: str, name: str) -> None:
     assert guess(path).name == name
 
 
-def test_a_path_is_on_some_disk(tmp_path: Path) -> None:
-    """Whatever the system tells, or does not, there are figures."""
-    assert guess(str(tmp_path)).name in ("hdd", "sata", "nvme")
+def test_what_is_not_there_has_figures_too(tmp_path: Path) -> None:
+    """Where the system tells nothing of a path, they are those of a usual disk."""
     assert guess(str(tmp_path / "missing")).name == "sata"
+
+
+@pytest.mark.parametrize(
+    ("name", "rotates", "preset"),
+    [("sda", "1", "hdd"), ("sda", "0", "sata"), ("vda", "1", "sata"), ("nvme0n1", "0", "nvme")],
+    ids=["with a head", "without", "virtual, which all say that they rotate", "on the bus"],
+)
+@pytest.mark.parametrize("partition", ["", "p1"], ids=["whole", "a part"])
+def test_the_system_tells_the_disk_of_a_path(
+    tmp_path: Path, name: str, rotates: str, preset: str, partition: str
+) -> None:
+    """By the disk's name, and by whether it rotates; a part of a disk is as the disk is."""
+    queue = tmp_path / "devices" / name / "queue"
+    queue.mkdir(parents=True)
+    (queue / "rotational").write_text(f"{rotates}\n")
+    device = tmp_path.stat().st_dev
+    told = queue.parent / f"{name}{partition}" if partition else queue.parent
+    told.mkdir(exist_ok=True)
+    (tmp_path / "block").mkdir()
+    (tmp_path / "block" / f"{os.major(device)}:{os.minor(device)}").symlink_to(told)
+
+    assert _disk(tmp_path, tmp_path / "block") == preset
