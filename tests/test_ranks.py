@@ -73,7 +73,7 @@ def test_a_rank_that_has_become_another_is_refused(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(torch.distributed, "get_rank", lambda: 1)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
 
-    with pytest.raises(ConfigError, match="made as rank 0 of 1.*rank 1 of 2; make the loader after that"):
+    with pytest.raises(ConfigError, match=r"made as rank 0 of 1.*rank 1 of 2; make the loader after"):
         iter(loader.sync())
 
     with told.sync() as batches:

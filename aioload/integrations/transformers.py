@@ -110,8 +110,7 @@ class LoaderState(TrainerCallback, ExportableState):
         if saved["attributes"]["saved"] is None:
             raise ConfigError("the checkpoint holds no state of a loader; it was written without attach()")
         self._loader.load_state_dict(saved["attributes"]["saved"])
-        if not args.ignore_data_skip:
-            self._compare(self._loader, state.global_step, args.gradient_accumulation_steps)
+        self._compare(self._loader, state.global_step, args.gradient_accumulation_steps)
 
     @staticmethod
     def _compare(loader: SyncLoader, updates: int, accumulated: int) -> None:
@@ -121,9 +120,8 @@ class LoaderState(TrainerCallback, ExportableState):
         if own != theirs:
             raise ConfigError(
                 f"the loader goes on at epoch {own[0]}, step {own[1]}, the trainer at epoch {theirs[0]}, "
-                f"step {theirs[1]}: it counts updates, so it can go on in the middle of an epoch only with "
-                "the batch size, world size and gradient_accumulation_steps of before; for others pass "
-                "ignore_data_skip=True, and it goes by the loader"
+                f"step {theirs[1]}: it counts updates, so it can go on only with the batch size, world "
+                "size and gradient_accumulation_steps of before"
             )
 
 
