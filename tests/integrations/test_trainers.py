@@ -150,7 +150,11 @@ def _run(trainer: str, folder: Path, dies_at: int, *words: str, ranks: int = 1) 
         )
         for rank in range(ranks)
     ]
-    return [_ended(process) for process in processes]
+    try:
+        return [_ended(process) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
 
 
 def _ended(process: subprocess.Popen[str]) -> Run:
