@@ -155,6 +155,7 @@ def _run(trainer: str, folder: Path, dies_at: int, *words: str, ranks: int = 1) 
     finally:
         for process in processes:
             process.kill()
+            process.wait()
 
 
 def _ended(process: subprocess.Popen[str]) -> Run:
