@@ -20,7 +20,7 @@ import pytest
 
 import aioload
 
-pytestmark = pytest.mark.timeout(240)  # each starts two to four processes that import a trainer
+pytestmark = pytest.mark.timeout(450)  # each starts two to four processes that import a trainer
 
 TESTS = Path(__file__).parent.parent
 RECORDS, BATCH = 44, 4  # as in trained.py
@@ -159,7 +159,7 @@ def _run(trainer: str, folder: Path, dies_at: int, *words: str, ranks: int = 1) 
 
 
 def _ended(process: subprocess.Popen[str]) -> Run:
-    out, err = process.communicate(timeout=110)
+    out, err = process.communicate(timeout=200)
     lines = [line for line in out.splitlines() if line.startswith('{"trained"')]
     return Run(process.returncode, json.loads(lines[0]) if lines else {}, err)
 
