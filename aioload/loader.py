@@ -62,7 +62,7 @@ from .options import (
 )
 from .order import Shuffle
 from .policy import OnError, Skipped, choose
-from .ranks import find_rank
+from .ranks import check_rank, find_rank
 from .remains import Remains
 from .report import render
 from .stats import Counters, LoaderStats
@@ -193,6 +193,7 @@ class Loader:
         self.drop_last = drop_last
         self.num_workers, most_workers = workers(num_workers)
         self.rank, self.world_size = find_rank(rank, world_size)
+        self._rank_is_found = rank is None
         batching = Batching(self.batch_size or batch_size, self.rank, self.world_size, drop_last, pad)
         self._course = Course(
             self.dataset, batching, (shuffle, lanes, block_bytes), count("seed", seed, least=0)
@@ -468,6 +469,8 @@ class Loader:
             self.check_open()
             if self._engine is not None:
                 return self._engine
+            if self._rank_is_found:
+                check_rank(self.rank, self.world_size)
             if self.num_workers:
                 warm_up([*packages(self._decode), *self.dataset.packages])
             with self._stop.heeded():

@@ -8,7 +8,7 @@ from typing import Any
 
 from .errors import ConfigError
 
-__all__ = ["find_rank"]
+__all__ = ["check_rank", "find_rank"]
 
 
 def find_rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
@@ -36,6 +36,23 @@ def find_rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
     return int(rank), int(world_size)
 
 
+def check_rank(rank: int, world_size: int) -> None:
+    """Compare what was found when a loader was made with what torch.distributed says when it starts.
+
+    A trainer may set up its processes in between, and each of them would train on all of the data.
+
+    Raises:
+        ConfigError: they differ.
+    """
+    now = _from_torch() or (rank, world_size)
+    if now != (rank, world_size):
+        raise ConfigError(
+            f"the loader was made as rank {rank} of {world_size}, and torch.distributed, initialised since, "
+            f"says rank {now[0]} of {now[1]}; make the loader after that (in Lightning, in "
+            "train_dataloader), or say rank= and world_size="
+        )
+
+
 def _from_torch() -> tuple[int, int] | None:
     """Ask torch, if the program has imported it: before that nobody can have initialised it."""
     torch = sys.modules.get("torch")
@@ -51,7 +68,8 @@ def _from_environment() -> tuple[int, int] | None:
         return None
     if not all(value is not None and value.strip().isdecimal() for value in values):
         raise ConfigError(
-            f"the environment says RANK={values[0]!r} and WORLD_SIZE={values[1]!r}; set both or neither"
+            f"the environment says RANK={values[0]!r} and WORLD_SIZE={values[1]!r}; set both or neither, "
+            "or make the loader when torch.distributed is initialised"
         )
     return int(values[0] or 0), int(values[1] or 0)
 

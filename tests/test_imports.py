@@ -21,7 +21,7 @@ PACKAGE = Path(__file__).parent.parent / "aioload"
 # Top floor first; a name stands for the module and all below it. Imports on one floor may go sideways.
 FLOORS = (
     ("aioload", "aioload.__main__", "aioload._front"),
-    ("aioload.cli",),
+    ("aioload.cli", "aioload.integrations"),
     ("aioload.benching", "aioload.dropin", "aioload.planning"),
     ("aioload.loader",),
     (
@@ -80,13 +80,15 @@ FLOORS = (
     ),
 )
 
-# The demo is a training script that happens to ship; all else is delivery, to the user or to a device.
+# The demo is a training script that happens to ship, transformers is given a data set of torch's kind. All
+# else is delivery, to the user or to a device.
 TORCH_MODULES = {
     "aioload._device.simulated",
     "aioload._device.torch_device",
     "aioload._pipeline.deliver",
     "aioload.benching.against",
     "aioload.cli.demo",
+    "aioload.integrations.transformers",
 }
 
 WORKER_ENTRY = "aioload._workers.process"

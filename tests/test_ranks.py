@@ -65,6 +65,21 @@ def test_torch_distributed_comes_before_the_environment(
     assert find_rank(None, None) == (0, 1)
 
 
+def test_a_rank_that_has_become_another_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that were set up after the loader was made do not all read all of the data."""
+    loader = Loader(counted(tmp_path / "set", 8), batch_size=2, num_workers=0)
+    told = Loader(tmp_path / "set", batch_size=2, num_workers=0, rank=0, world_size=1)
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 1)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+
+    with pytest.raises(ConfigError, match=r"made as rank 0 of 1.*rank 1 of 2; make the loader after"):
+        iter(loader.sync())
+
+    with told.sync() as batches:
+        assert len(list(batches)) == 4
+
+
 def test_torch_distributed_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A torch built without it is no obstacle."""
     monkeypatch.setattr(torch.distributed, "is_available", lambda: False)
