@@ -39,6 +39,7 @@ from .compose import Mix
 from .course import Batching, Course
 from .dataset import Dataset
 from .errors import ClosedError, ConfigError
+from .importing import by_value
 from .iterate import BatchIterator, LateIterator, in_thread
 from .live import progress as show_progress
 from .machine import local_world_size, parse_bytes
@@ -487,7 +488,8 @@ class Loader:
         engine = Engine(settings, self.counters)
         remember(engine)
         try:
-            engine.start()
+            with by_value():  # functions of a script that is being imported
+                engine.start()
         except BaseException as error:  # Ctrl-C among them: what has started by then must end
             end(engine)
             if isinstance(error, ConfigError) and "needed" in error.facts:

@@ -54,6 +54,7 @@ FLOORS = (
         "aioload.errors",
         "aioload.frames",
         "aioload.identity",
+        "aioload.importing",
         "aioload.lifetime",
         "aioload.machine",
         "aioload.order",

@@ -48,6 +48,19 @@ def photos(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.parametrize("options", [(), ("--size", "16")])
+@pytest.mark.parametrize("command", ["bench", "plan"])
+def test_what_is_not_stacked_is_told_with_what_to_do(
+    tmp_path: Path, command: str, options: tuple[str, ...]
+) -> None:
+    """Pictures that are scaled and not cropped still differ in shape: both options are named."""
+    aio("pack", photos(tmp_path / "in"), tmp_path / "set")
+
+    found = told(command, tmp_path / "set", *QUICK, *options)
+
+    assert any("image differ in shape" in note and "--size and --crop" in note for note in found["notes"])
+
+
 # bench
 
 

@@ -23,8 +23,8 @@ from .held import hold
 from .knee import Point, find_knee
 from .pattern import pattern_of, ranges_of
 from .reading import replay
-from .runs import Progress, Rate, lasts, timed
-from .setup import fitted
+from .runs import Progress, Rate, in_epochs, lasts, timed
+from .setup import TO_STACK, fitted
 from .shape import access_of, plan_of
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def _contenders(task: _Task, held: Held, workers: int) -> Iterator[_Contender]:
 
 def _loader_rate(dataset: Collection, setup: Setup, seconds: float, **options: Any) -> Rate:
     with setup.loader(dataset, **options).sync() as batches:
-        return timed(batches, seconds)
+        return timed(batches, seconds, lambda taken: batches.stats().samples)
 
 
 def _read_rate(dataset: Dataset, setup: Setup, seconds: float) -> Rate:
@@ -171,7 +171,8 @@ def _read_rate(dataset: Dataset, setup: Setup, seconds: float) -> Rate:
 def _copy_rate(held: Held, setup: Setup, device: str, seconds: float) -> Rate:
     with setup.loader(held, num_workers=0).sync() as batches:
         batch = next(iter(batches))
-    return copy_rate(batch, seconds, device)
+        samples = batches.stats().samples
+    return copy_rate(batch, samples, seconds, device)
 
 
 def _torch_rate(dataset: Dataset, setup: Setup, workers: int, seconds: float) -> Rate:
@@ -179,7 +180,7 @@ def _torch_rate(dataset: Dataset, setup: Setup, workers: int, seconds: float) ->
 
     loader = torch_loader(dataset, setup, num_workers=workers)
     try:
-        return timed(loader, seconds)
+        return timed(loader, seconds, partial(in_epochs, records=len(dataset), batch_size=setup.batch_size))
     finally:
         iterator = getattr(loader, "_iterator", None)
         if iterator is not None:  # else its workers would end whenever memory is collected
@@ -231,7 +232,4 @@ def _with(setup: Setup, knob: Knob, value: int) -> Setup:
 
 
 def _ragged(fields: Sequence[str]) -> str:
-    return (
-        f"values of {', '.join(fields)} differ in shape and were kept as lists; give --size and --crop, or "
-        "--with, as your training has them"
-    )
+    return f"values of {', '.join(fields)} differ in shape and were kept as lists: {TO_STACK}"

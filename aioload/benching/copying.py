@@ -23,15 +23,17 @@ def find_device() -> str | None:
         return None
 
 
-def copy_rate(batch: Any, seconds: float, device: Any) -> Rate:
+def copy_rate(batch: Any, samples: int, seconds: float, device: Any) -> Rate:
     """Copy one batch again and again, from page-locked memory, as a loader with a device does.
 
     Args:
         batch: what is copied.
+        samples: that it is made of.
         seconds: for how long.
         device: as `DevicePrefetcher` takes it.
     """
-    return timed(_Copies(_pinned(batch) if device == "cuda" else batch, device), seconds)
+    copies = _Copies(_pinned(batch) if device == "cuda" else batch, device)
+    return timed(copies, seconds, lambda taken: taken * samples)
 
 
 class _Copies:

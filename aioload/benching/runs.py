@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from ..errors import ConfigError
 from .cpu import tree_cpu
 
-__all__ = ["Progress", "Rate", "lasts", "rows_of", "size_of", "timed"]
+__all__ = ["Progress", "Rate", "in_epochs", "lasts", "size_of", "timed"]
 
 _WARM = 0.25  # of the time asked for: what was made ahead is taken before anything is counted
 
 Progress = Callable[[float], object]
 """Is told of seconds that went by."""
+Count = Callable[[int], int]
+"""Tells how many samples so many batches were, from the first on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Rate:
     """What came out in a stretch of time."""
 
     samples: int
-    """Rows of all batches."""
+    """Of all batches."""
     seconds: float
     """How long it took."""
     batch_bytes: int
@@ -51,15 +51,19 @@ class Rate:
 def timed(
     batches: Iterable[Any],
     seconds: float,
+    samples: Count,
     *,
     clock: Callable[[], float] = time.perf_counter,
     progress: Progress = float,
 ) -> Rate:
     """Take batches, epoch after epoch, for so long; at least one is counted.
 
+    Samples are not counted in the batches: what is a row there depends on what collate made of samples.
+
     Args:
         batches: can be iterated over again and again.
         seconds: how long to count.
+        samples: tells how many samples the batches were that were taken so far.
         clock: tells the time.
         progress: told of the seconds that went by.
 
@@ -68,22 +72,37 @@ def timed(
     """
     began = told = clock()
     first = counted = cpu = 0.0
-    taken = samples = size = 0
+    taken = before = already = size = 0
     is_counting = False
     for batch in _again(batches):
         now = clock()
+        taken += 1
         progress(now - told)
         told = now
         if is_counting:
-            taken, samples, size = taken + 1, samples + rows_of(batch), size + size_of(batch)
+            size += size_of(batch)
             if now - counted >= seconds:
                 break
             continue
         first = first or now - began
         if now - began - first >= _WARM * seconds:
-            is_counting, counted, cpu = True, clock(), tree_cpu()
+            is_counting, before, cpu = True, taken, tree_cpu()
+            already = samples(before)
+            counted = clock()
     spent = tree_cpu() - cpu
-    return Rate(samples, now - counted, size, max(spent, 0.0), first, taken)
+    return Rate(samples(taken) - already, now - counted, size, max(spent, 0.0), first, taken - before)
+
+
+def in_epochs(batches: int, *, records: int, batch_size: int) -> int:
+    """Return how many samples so many batches are, where the last one of each epoch may be short.
+
+    Args:
+        batches: taken, over as many epochs as it needs.
+        records: of an epoch.
+        batch_size: of all others.
+    """
+    epochs, rest = divmod(batches, -(-records // batch_size))
+    return epochs * records + rest * batch_size
 
 
 def lasts(seconds: float) -> float:
@@ -101,54 +120,13 @@ def _again(batches: Iterable[Any]) -> Iterator[Any]:
             raise ConfigError("there is not one batch in this set, so nothing can be measured")
 
 
-def rows_of(batch: Any) -> int:
-    """Return how many samples a batch holds: the length of its first leaf that has one."""
-    for leaf in _leaves(batch):
-        try:
-            return len(leaf)
-        except TypeError:
-            continue
-    return 1
-
-
 def size_of(batch: Any) -> int:
     """Return the bytes of a batch's tensors, arrays, texts and bytes."""
-    total = 0
-    for leaf in _leaves(batch):
-        if isinstance(leaf, list | tuple):
-            total += sum(_bytes(value) for value in leaf)
-        else:
-            total += _bytes(leaf)
-    return total
-
-
-def _bytes(value: Any) -> int:
-    found = getattr(value, "nbytes", None)
+    found = getattr(batch, "nbytes", None)
     if isinstance(found, int):
         return found
-    if isinstance(value, str | bytes):
-        return len(value)
-    return size_of(value) if isinstance(value, Mapping | list | tuple) else 8
-
-
-def _leaves(batch: Any) -> Iterator[Any]:
-    """Yield what stands at the ends of dicts; a list of values is one leaf, one of containers is not."""
+    if isinstance(batch, str | bytes):
+        return len(batch)
     if isinstance(batch, Mapping):
-        for value in batch.values():
-            yield from _leaves(value)
-    elif isinstance(batch, tuple) or (isinstance(batch, Sequence) and _holds_columns(batch)):
-        for value in batch:
-            yield from _leaves(value)
-    else:
-        yield batch
-
-
-def _holds_columns(batch: Sequence[Any]) -> bool:
-    """Tell a list of columns, as torch's default makes of tuples, from a column that is a list."""
-    return (
-        isinstance(batch, list)
-        and bool(batch)
-        and all(getattr(value, "ndim", 0) > 0 and not isinstance(value, np.generic) for value in batch)
-        and len({len(value) for value in batch}) == 1
-        and len(batch) < len(batch[0])
-    )
+        return sum(map(size_of, batch.values()))
+    return sum(map(size_of, batch)) if isinstance(batch, list | tuple) else 8

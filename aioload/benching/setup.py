@@ -13,7 +13,10 @@ from ..loader import Loader
 if TYPE_CHECKING:
     from ..collection import Collection
 
-__all__ = ["Setup", "fitted"]
+__all__ = ["TO_STACK", "Setup", "fitted"]
+
+TO_STACK = "give --size and --crop, or --with, as your training has them"
+"""What to do where values differ in shape."""
 
 _RAGGED = ("image", "audio", "ndarray")  # kinds whose values may differ in shape
 

@@ -39,6 +39,7 @@ from ._loading import (
 
 __all__ = ["plan"]
 
+_WORTH_TELLING = 0.05  # of the first epoch: a start that takes more is told of
 _VERDICTS = {
     "nothing": "do nothing",
     "leave": "leave it as it is",
@@ -123,8 +124,10 @@ def _show(found: Forecast, order: Order) -> None:
         f"{count(work.num_workers, 'worker')}"
     )
     print_table(_rows(found))
+    first, start = found.epochs.first_seconds, found.epochs.start_seconds
+    waits = f" ({time_text(start)} of it before its first batch)" if start > _WORTH_TELLING * first else ""
     print(
-        f"epochs: the first {time_text(found.epochs.first_seconds)}, each later one "
+        f"epochs: the first {time_text(first)}{waits}, each later one "
         f"{time_text(found.epochs.later_seconds)}, {found.demand.epochs} in all "
         f"{time_text(found.epochs.total(demand.epochs))}; limited by {found.epochs.limit.name}"
     )

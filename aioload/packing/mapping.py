@@ -15,6 +15,7 @@ from .._version import __version__
 from ..compose import RecordSet
 from ..errors import ConfigError
 from ..identity import Identity, identity
+from ..importing import pickled
 from ..shard.format import NativeFormat
 from ..shard.kinds import Fields, check_columns, check_fields
 from ..shard.openshard import encoded
@@ -204,7 +205,7 @@ def _source_bytes(look: _Look, data_bytes: int, shard_bytes: int | None) -> int:
 
 def _look_at(mapper: Mapper, fields: Fields | None, crew: Crew) -> _Look:
     """Have somebody of the crew look: the user's code runs where it will run later."""
-    look: _Look = ask(crew, _look, cloudpickle.dumps(mapper), fields)
+    look: _Look = ask(crew, _look, pickled(mapper), fields)
     if not look.result_bytes or (look.bad and not mapper.is_tolerant):
         raise refused(look.bad, "record")
     return look

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
 from typing import Any, TypeVar
 
-import cloudpickle
-
 from ..errors import AioloadError, SampleError, WorkerError
+from ..importing import pickled
 from ..shard.index import join_footers, make_manifest, render_index
 from .items import Unreadable
 from .packer import PackReport
@@ -82,7 +81,7 @@ def run(
         AioloadError: a task failed.
     """
     waiting, tries, shards = deque(tasks), Counter[int](), list[Made]()
-    payload = cloudpickle.dumps(job)
+    payload = pickled(job)
     running: dict[Future[Made], ShardTask] = {}
     while waiting or running:
         lost = _submit(crew, payload, waiting, running)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..benching.held import hold
 from ..benching.pattern import Pattern
 from ..benching.runs import Progress, lasts, timed
-from ..benching.setup import Setup, fitted
+from ..benching.setup import TO_STACK, Setup, fitted
 from ..dataset import Dataset
 from ..errors import ConfigError
 from ..machine import available_memory, usable_cpus
@@ -144,7 +144,7 @@ def _measure_work(
     # mapped where that can be: what reads cost comes from elsewhere, and the workers should not wait for any
     reads = "mmap" if workers and _has_sums(sample) else "file"
     with setup.loader(sample, reads=reads).sync() as batches:
-        rate = timed(batches, seconds, progress=progress)
+        rate = timed(batches, seconds, lambda taken: batches.stats().samples, progress=progress)
         stats = batches.stats()
     core_seconds = rate.cpu_seconds / max(rate.samples, 1)
     work = Work(
@@ -159,7 +159,7 @@ def _measure_work(
     )
     notes = []
     if ragged:
-        notes.append(f"values of {', '.join(ragged)} differ in shape: no batch could be stacked, see --size")
+        notes.append(f"values of {', '.join(ragged)} differ in shape and were kept as lists: {TO_STACK}")
     wanted = (stats.work_seconds - stats.blocked_seconds) / max(stats.samples, 1)
     if workers and core_seconds and wanted > _CROWDED * core_seconds:
         notes.append(

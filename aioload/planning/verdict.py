@@ -114,8 +114,8 @@ def _why_nothing(
     decoded = subject.records * work.batch_bytes
     if decoded <= memory_bytes / 4 and not work.is_random:
         return (
-            f"this set fits in memory, also decoded ({size(decoded)}): index it as tensors, or "
-            "let a DataLoader read it"
+            f"this set fits in memory, also decoded ({size(decoded)}): keep it there as tensors and index "
+            "these, or let a DataLoader read it"
         )
     shares = [stage.share_of_step for stage in epochs.later if stage.name != "model"]
     busy = max((share for share in shares if share is not None), default=None)
@@ -153,8 +153,14 @@ def _advice(epochs: Epochs, subject: Subject, work: Work, demand: Demand) -> lis
     found = []
     if demand.step_seconds is not None:
         rate = demand.batch_size * demand.gpus / demand.step_seconds
-        found.append(f"{math.ceil(rate * work.core_seconds):,} cores would keep up with the model")
+        found.append(_cores(math.ceil(rate * work.core_seconds), work.num_workers))
     elif work.num_workers < work.cpus:
         found.append(f"more workers: {work.num_workers} of {work.cpus} CPUs decode")
     found.append("cheaper records: smaller pictures (`aioload pack --resize`), a simpler transform")
     return found
+
+
+def _cores(needed: int, num_workers: int) -> str:
+    """Say how many cores the model asks for; where there are as many workers, what they lack is the cores."""
+    told = f"{needed:,} core{'s' * (needed != 1)} would keep up with the model"
+    return told if needed > num_workers else f"{told}, if they were not shared with anything else"

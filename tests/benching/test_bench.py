@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from pathlib import Path
+from typing import Any
 
 import foreign_sets
 import numpy as np
@@ -162,6 +163,20 @@ def test_pictures_of_differing_sizes_are_lists(tmp_path: Path) -> None:
     assert "image" in found.notes[0]
 
 
+@pytest.mark.parametrize("transform", [None, lambda sample: (sample["image"][:8, :8], sample["label"])])
+def test_samples_are_counted_whatever_a_batch_is(tmp_path: Path, transform: Any) -> None:
+    """Lists of pictures with more rows than a batch has samples do not pass for more samples."""
+    dataset = ragged(tmp_path)
+
+    found = bench(dataset, Setup(4, 0, transform=transform), Wanted(QUICK, stages=False, against_torch=True))
+
+    mean = 8 * 3 * (8 if transform else 15.5) + 8  # bytes of a sample, over whole epochs
+    for name in ("loader", "torch"):
+        one = found.named(name)
+        assert one is not None
+        assert 0.6 < one.bytes_per_second / one.samples_per_second / mean < 1.4
+
+
 def test_pictures_that_are_cropped_are_stacked(tmp_path: Path) -> None:
     """With a size there is nothing to tell, and what the user's collate says is not changed."""
     dataset = ragged(tmp_path)
@@ -219,7 +234,7 @@ def test_copies_are_counted() -> None:
     """With a device its copies have a rate; the thread that does them ends."""
     device = SimulatedDevice()
 
-    rate = copy_rate({"x": torch.zeros(8, 4)}, QUICK, device)
+    rate = copy_rate({"x": torch.zeros(8, 4)}, 8, QUICK, device)
     device.close()
 
     assert rate.samples == 8 * rate.batches > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -116,7 +117,16 @@ def test_a_limit_of_decoding_tells_how_many_cores() -> None:
     found = verdict(Choice("leave", 0, epochs({"storage": 1.0, "decode": 900.0, "model": 100.0})), step=0.01)
 
     assert found.action == "leave"
-    assert found.advice[0].startswith("13 cores")  # 6,400 a second at 2 ms
+    assert found.advice[0] == "13 cores would keep up with the model"  # 6,400 a second at 2 ms
+
+
+@pytest.mark.parametrize(("step", "told"), [(0.2, "1 core would"), (0.1, "2 cores would")])
+def test_cores_that_others_use_are_told_of(step: float, told: str) -> None:
+    """As many cores as there are workers would do: then it is others that keep them."""
+    found = verdict(Choice("leave", 0, epochs({"storage": 1.0, "decode": 900.0, "model": 100.0})), step=step)
+
+    assert found.advice[0].startswith(told)
+    assert found.advice[0].endswith("if they were not shared with anything else")
 
 
 seconds = st.floats(0.01, 1e5)
