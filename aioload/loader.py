@@ -419,8 +419,8 @@ class Loader:
         if self._holding is not None:
             return describe(stats, [str(key) for key in self._holding.keys])
         draws = any(getattr(decoder, "draws", False) for decoder in self._decode.values())
-        if draws or not stats.prepared_samples:
-            return []
+        if draws or not stats.prepared_samples or self._pool_options.executor is not None:
+            return []  # with an executor nothing can be kept
         records = sum(len(source.index) for source in self.dataset.sources)
         return advise(stats, Rooms(records, affordable(read_memory(), byte_limit(self._memory_limit))))
 
