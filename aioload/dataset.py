@@ -29,7 +29,7 @@ from .foreign import (
     walk,
     with_defaults,
 )
-from .home import Home
+from .home import Away, Home
 from .shard.example import ENCODINGS
 from .shard.format import RecordFormat, check_sum
 from .shard.kinds import check_fields
@@ -302,6 +302,14 @@ class Dataset(RecordSet):
     def open_storage(self) -> Storage:
         """Return a storage of this set's files, for one event loop; whoever opens it closes it."""
         return self._home.storage(self._opened)
+
+    def away(self) -> Away:
+        """Return what opens a storage of this set's files in another process; it can be pickled.
+
+        Raises:
+            ConfigError: they cannot be had from there.
+        """
+        return self._home.away(self.contents)
 
     def tolerate(self) -> None:
         """Let the set be opened though shards of others are missing or damaged.

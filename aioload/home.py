@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,8 +37,33 @@ from .storage.remote import Remote
 
 if TYPE_CHECKING:
     from .foreign import Opening
+    from .shard.sidecar import Loss
 
-__all__ = ["Home"]
+__all__ = ["Away", "Home"]
+
+
+@dataclass(frozen=True, slots=True)
+class Away:
+    """Opens a storage of a set's files in another process, maybe on another machine."""
+
+    root: str
+    """Folder or address."""
+    options: Mapping[str, Any] | None = field(repr=False)
+    """Of the network; None if it is a folder."""
+    pinned: Mapping[str, tuple[int, str | None]] = field(repr=False)
+    """Versions of files that have been seen: no other is to be read there."""
+    lost: Mapping[str, Loss] = field(repr=False)
+    """Shards of which nothing is to be read, whatever lies there by then."""
+
+    def __call__(self) -> Storage:
+        """Return the storage; nothing of it is cached."""
+        storage: Storage
+        if self.options is None:
+            storage = LocalStorage(self.root)
+        else:
+            storage = Remote(self.root, self.options, pinned=self.pinned).open()
+        return Lost(storage, self.lost) if self.lost else storage
+
 
 _INDEX_MEMORY = 1 << 30
 _MEMORY_SHARE = 16  # of the memory that there is, and of a rank's share of it, what an index may take
@@ -108,6 +133,27 @@ class Home:
         if opened.packed:
             storage = self._unpacked(storage, opened.packed)
         return Lost(storage, opened.lost) if opened.lost else storage
+
+    def away(self, opened: Contents) -> Away:
+        """Return what opens the set's files elsewhere.
+
+        Raises:
+            ConfigError: nothing does.
+        """
+        if self._storage is not None:
+            raise ConfigError(
+                "remote_reads needs a set in a folder or at an address that workers can get at, and not a "
+                f"storage of this process ({self.shown})"
+            )
+        if opened.packed:
+            raise ConfigError(
+                f"remote_reads cannot read shards that are compressed as a whole ({self.shown}), which are "
+                "unpacked on the loader's machine; leave it out, or unpack them"
+            )
+        if self.remote is None:
+            return Away(str(Path(self._place.root).absolute()), None, {}, opened.lost)
+        options = asdict(self.remote.options)
+        return Away(self._place.root, options, self.remote.pins.known(), opened.lost)
 
     async def open(self, opening: Opening) -> Contents:
         """Return what is in the set.

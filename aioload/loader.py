@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 
+from . import executor as executors
 from ._device.choose import choose as choose_device
 from ._device.convert import Convert, PerChannel
 from ._pipeline.engine import Engine
@@ -72,6 +73,8 @@ from .table import largest_record
 from .tracing import Recorder, traced
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from ._pipeline.deliver import Delivery
     from ._pipeline.needs import Growth
 
@@ -150,6 +153,13 @@ class Loader:
         seed_globals: seed `random`, `numpy.random` and torch for each sample around user code.
         trace: a file that is written when the loader is closed, and shows in Perfetto what it did until then;
             see `aioload.trace`, which traces a stretch of a run.
+        executor: who decodes, in place of worker processes of the loader's own: a
+            `concurrent.futures.Executor` of yours. Threads work on shared memory; the workers of any other,
+            such as `dask.distributed.Client(...).get_executor()`, are sent records, and send batches. The
+            batches are the same. It must stay open for as long as the loader is used, which never shuts it
+            down; `num_workers` is how many jobs it does at once, "auto" asks it.
+        remote_reads: workers of an executor read records themselves, from the folder or address that the set
+            was opened by. What they cannot read, the loader does.
 
     Raises:
         ConfigError: an option cannot work; nothing was started.
@@ -188,11 +198,25 @@ class Loader:
         max_jobs_per_worker: int | None = None,
         seed_globals: bool = True,
         trace: str | os.PathLike[str] | None = None,
+        executor: Executor | None = None,
+        remote_reads: bool = False,
     ) -> None:
+        executors.check(
+            executor,
+            remote_reads=remote_reads,
+            worker_timeout=worker_timeout,
+            max_jobs_per_worker=max_jobs_per_worker,
+            cache=cache,
+        )
         self.dataset = dataset if isinstance(dataset, Collection) else Dataset(dataset)
         self.batch_size = None if isinstance(batch_size, Budget) else count("batch_size", batch_size, least=1)
         self.drop_last = drop_last
-        self.num_workers, most_workers = workers(num_workers)
+        most_workers = None
+        if executor is None:
+            self.num_workers, most_workers = workers(num_workers)
+        else:
+            self.num_workers = executors.workers(executor, num_workers)
+        self._remote_reads = remote_reads
         self.rank, self.world_size = find_rank(rank, world_size)
         self._rank_is_found = rank is None
         batching = Batching(self.batch_size or batch_size, self.rank, self.world_size, drop_last, pad)
@@ -218,7 +242,9 @@ class Loader:
         self._reads = reads
         if memory_limit != "auto":
             parse_bytes(memory_limit, name="memory_limit")
-        check_functions(prepare, transform, collate, self._decode, travel=self.num_workers > 0)
+        travel = executors.travels(executor, self.num_workers)
+        check_functions(prepare, transform, collate, self._decode, travel=travel)
+        executors.check_seeds(executor, seeded=seed_globals and self._runs_user_code)
         self._convert = Convert(channels_last=channels_last, dtype=dtype, mean=mean, std=std)
         self._output = output_of(output, device, converts=self._convert.active)
         self._device = choose_device(device)
@@ -233,6 +259,7 @@ class Loader:
             if max_jobs_per_worker is None
             else count("max_jobs_per_worker", max_jobs_per_worker, least=1),
             most_workers,
+            executor,
         )
 
         self.counters = Counters()
@@ -394,8 +421,8 @@ class Loader:
         if self._holding is not None:
             return describe(stats, [str(key) for key in self._holding.keys])
         draws = any(getattr(decoder, "draws", False) for decoder in self._decode.values())
-        if draws or not stats.prepared_samples:
-            return []
+        if draws or not stats.prepared_samples or self._pool_options.executor is not None:
+            return []  # with an executor nothing can be kept
         records = sum(len(source.index) for source in self.dataset.sources)
         return advise(stats, Rooms(records, affordable(read_memory(), byte_limit(self._memory_limit))))
 
@@ -441,13 +468,16 @@ class Loader:
             self.seed,
             self._seed_globals,
             checked=tuple(source.index.sums is not None for source in self.dataset.sources),
-            seeded=self._transform is not None
-            or self._prepare is not None
-            or self.dataset.items is not None
-            or any(map(is_users, self._decode.values())),
+            seeded=self._runs_user_code,
             items=self.dataset.items,
             prepare=self._prepare,
         )
+
+    @property
+    def _runs_user_code(self) -> bool:
+        """Whether code of the user's, which may draw random numbers, makes samples."""
+        users = (self._transform, self._prepare, self.dataset.items)
+        return any(one is not None for one in users) or any(map(is_users, self._decode.values()))
 
     def _kept(self, recipe: Recipe, limit: int) -> Holding | None:
         """Return what is kept of samples, and under which names."""
@@ -472,10 +502,12 @@ class Loader:
                 return self._engine
             if self._rank_is_found:
                 check_rank(self.rank, self.world_size)
-            if self.num_workers:
+            if self.num_workers and self._pool_options.executor is None:
                 warm_up([*packages(self._decode), *self.dataset.packages])
             with self._stop.heeded():
                 settings = self._settings()
+            if self._pool_options.executor is not None:
+                executors.greet(self._pool_options.executor)
             with self._lock:
                 self.check_open()
                 self._engine = engine = self._started(settings)
@@ -529,6 +561,9 @@ class Loader:
             need=self._need(growth, limit),
             growth=growth,
             holding=self._holding,
+            reach=executors.make_reach(sources, table.shards, table.shard_sources)
+            if self._remote_reads
+            else None,
         )
 
     def _need(self, growth: Growth | None, limit: int) -> Need:

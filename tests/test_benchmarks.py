@@ -85,6 +85,15 @@ def test_spectrograms_are_made_once_or_in_every_epoch() -> None:
     assert [line.split()[0] for line in out.splitlines()[1:]] == ["mapped", "torch"]
 
 
+def test_an_executor_is_measured(data: Path) -> None:
+    """An epoch by threads has all records, and its rate is told in bytes that were moved."""
+    figures = case("executors.py", "threads-raw", data, "--scale", 64 / 6000, "--seconds", 0)
+
+    assert figures["samples"] == 64
+    assert figures["mib_per_second"] > 0
+    assert figures["cpu_seconds_per_gb"] >= 0  # an epoch of 64 may take less than a tick of the clock
+
+
 def test_a_limit_is_watched(data: Path) -> None:
     """The shared memory of the pipeline is seen, and is within the limit."""
     figures = case("bounded.py", "10B-1KB@32MiB@mmap", data, "--seconds", 0.5)

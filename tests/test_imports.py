@@ -26,6 +26,7 @@ FLOORS = (
     ("aioload.loader",),
     (
         "aioload.course",
+        "aioload.executor",
         "aioload.iterate",
         "aioload.live",
         "aioload.options",

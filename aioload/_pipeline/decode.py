@@ -75,6 +75,7 @@ class Decoder:
         mapped: shards that workers map; None if all records are in the arena.
         between: called now and then while something takes long.
         caching: finds samples that were kept; None if none are.
+        travels: whether what workers make is sent here: samples had better not go back to be collated.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class Decoder:
         mapped: Mapped | None = None,
         between: Callable[[], object] = int,
         caching: Caching | None = None,
+        travels: bool = False,
     ) -> None:
         self._runner = runner
         self._memory = memory
@@ -105,6 +107,7 @@ class Decoder:
         self._mapped = mapped
         self._between = between
         self._caching = caching
+        self._travels = travels
 
     async def make(
         self,
@@ -148,6 +151,8 @@ class Decoder:
 
     def _parts(self, run: Run, present: int) -> int:
         """Return into how many jobs a batch is cut: one, if samples and batch have no room side by side."""
+        if self._travels and self._sizes.layout is None:
+            return 1
         made = self._sizes.made(run.rows[0], int(run.sizes.sum()))
         return self._sizes.parts(run.rows[0]) if present + 2 * made <= self._memory.per_run else 1
 

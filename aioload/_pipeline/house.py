@@ -13,6 +13,7 @@ import anyio
 import cloudpickle
 
 from .._workers.arena import Arena, ArenaHandle
+from .._workers.borrowed import FAR_JOB_SECONDS, Borrowed, Far, Near, is_near, make_kit, shares_memory
 from .._workers.jobs import MARK
 from .._workers.layout import align, foreseen
 from .._workers.pool import PoolOptions, WorkerPool
@@ -23,6 +24,7 @@ from ..cache.shelf import Holding, Shelf
 from ..machine import usable_cpus
 from ..storage import LocalStorage, close
 from ..storage.threads import DaemonExecutor
+from .afar import Afar
 from .caching import Caching
 from .careful import Suspects
 from .deliver import Output
@@ -31,7 +33,7 @@ from .manners import Manners
 from .mapped import Mapped, choose
 from .memory import Memory
 from .needs import UNKNOWN, Growth, Need
-from .sizes import Sizes
+from .sizes import JOB_SECONDS, Sizes
 from .slots import Slots
 from .tuner import FIRST_READS, Tuner
 from .watch import Watch
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from .._device.interface import Device
     from .._workers.jobs import Recipe
     from .._workers.pool import Order
+    from .._workers.reach import Reach
     from ..errors import AioloadError, ConfigError
     from ..stats import Counters
     from ..storage import Storage
@@ -60,6 +63,7 @@ CAUGHT = (Exception, GeneratorExit, asyncio.CancelledError)
 
 _MOST_READS = 64  # at once, where a storage does not say
 MAX_READ_BYTES = 4 << 20  # a thread hop costs nothing that can be measured at this size
+_MAX_SENT_BYTES = 8 << 20  # raw, in a run whose records are sent: each job is a message of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,7 @@ class Settings:
     growth: Growth | None = None  # what becomes of records, if that is known
     extents: Callable[[], Sequence[tuple[int, int]]] = tuple  # where records begin and end in each shard
     holding: Holding | None = None  # what is kept of samples
+    reach: Reach | None = None  # reads records where they are decoded
 
 
 class House:
@@ -114,8 +119,15 @@ class House:
         self.labels = settings.labels
         self.need = settings.need
         self.manners = Manners(counters)
+        executor = settings.workers.executor
+        self.travels = executor is not None and not shares_memory(executor)
+        """Whether what workers make has to be sent here."""
         self.sizes = Sizes(
-            settings.workers.num_workers, settings.record_bytes, memory.limit // 16, settings.growth
+            settings.workers.num_workers,
+            settings.record_bytes,
+            self._run_bytes,
+            settings.growth,
+            job_seconds=JOB_SECONDS if executor is None or is_near(executor) else FAR_JOB_SECONDS,
         )
         recipe = settings.recipe
         if recipe.decodes_alone:
@@ -141,7 +153,7 @@ class House:
         self.suspects = Suspects()
         self.caching: Caching | None = None
         self.worker: Worker | None = None  # does jobs in the user's thread
-        self.pool: WorkerPool | None = None
+        self.pool: WorkerPool | Borrowed | None = None
         self.handover: Handover[Any] | None = None  # where the user takes
         self._active: dict[Order, Callable[[], bool]] = {}
         self._brought: set[Order] = set()  # runs whose bytes are all there
@@ -183,10 +195,13 @@ class House:
             settings.shards,
             settings.sources,
             data_bytes=settings.data_bytes,
-            num_workers=settings.workers.num_workers,
+            # a file that is cut ends who maps it, and only workers of our own are replaced
+            num_workers=0 if settings.workers.executor else settings.workers.num_workers,
             checked=all(settings.recipe.checked),
             extents=settings.extents,
         )
+        if settings.reach is not None:
+            mapped = Afar()
         if mapped is not None and not mapped.reads:
             zones = replace(zones, shared=zones.head)  # nothing is read
         counters.set(
@@ -211,8 +226,11 @@ class House:
             house.worker = Worker(arena.array, house._recipe(), memory=kept, caught=CAUGHT)
             stack.callback(house.worker.close)
         if settings.workers.num_workers:
-            house.pool = house.tuner.pool = house.watch.pool = house._open_pool(stack, shelf)
-            house.pool.on_change = house.watch.look
+            pool = (
+                house._open_pool(stack, shelf) if settings.workers.executor is None else house._borrow(stack)
+            )
+            house.pool = house.tuner.pool = house.watch.pool = pool
+            pool.on_change = house.watch.look
             stack.push_async_callback(house.end_workers)
             group.start_soon(house.pool.serve)
         return house
@@ -309,6 +327,27 @@ class House:
         paths = () if self.mapped is None else self.mapped.paths
         stock = None if self.caching is None else self.caching.plan
         return replace(self.settings.recipe, paths=paths, stock=stock)
+
+    @property
+    def _run_bytes(self) -> int:
+        """Raw bytes that a run may bring in."""
+        most = self.memory.limit // 16
+        return min(most, _MAX_SENT_BYTES) if self.travels else most
+
+    def _borrow(self, stack: contextlib.AsyncExitStack) -> Borrowed:
+        """Have the user's executor do the jobs."""
+        options, recipe = self.settings.workers, self.settings.recipe
+        assert options.executor is not None
+        array = self.memory.arena.array
+        threads = DaemonExecutor(2, name="aioload-executor")
+        stack.callback(threads.shutdown, wait=False)
+        self.counters.reasons["num_workers"] = "what the executor has"
+        transport: Near | Far = Near(options.executor, array, recipe)
+        if self.travels:
+            reach = b"" if self.settings.reach is None else cloudpickle.dumps(self.settings.reach)
+            kit = make_kit(cloudpickle.dumps(recipe), reach)
+            transport = Far(options.executor, array, kit, options.num_workers)
+        return Borrowed(transport, options.num_workers, threads, lambda: self.counters.add(restarts=1))
 
     def _open_pool(self, stack: contextlib.AsyncExitStack, shelf: Shelf | None) -> WorkerPool:
         options = self.settings.workers

@@ -104,6 +104,7 @@ class Pass:
             mapped=house.mapped,
             between=house.manners.give_way,
             caching=house.caching,
+            travels=house.travels,
         )
 
     def cancel(self) -> None:

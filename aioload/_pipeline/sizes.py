@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from .._workers.jobs import Answer
     from .needs import Growth
 
-__all__ = ["MOST_PARTS", "Sizes"]
+__all__ = ["JOB_SECONDS", "MOST_PARTS", "Sizes"]
 
 _REMEMBERED = 1024  # records whose cost decides: where one in fifty is costly, their mean is within a third
-_JOB_SECONDS = 0.05  # of work in one job: the way to a worker and back (0.3 ms) stays under 1%
+JOB_SECONDS = 0.05  # of work in one job: the way to a worker and back (0.3 ms) stays under 1%
 MOST_PARTS = 4  # of a batch of known cost: several batches are in work, more would only add messages
 _RUN_BYTES = 16 << 20  # of raw records in a run of several batches: four large reads
 _FIRST_BYTES = 256 << 10  # of raw records in the first run
@@ -39,13 +39,21 @@ class Sizes:
         record_bytes: mean size of a raw record.
         max_run_bytes: raw bytes that one run may bring in.
         growth: what becomes of records, if that is known beforehand.
+        job_seconds: of work in one job.
     """
 
     def __init__(
-        self, num_workers: int, record_bytes: float, max_run_bytes: int, growth: Growth | None = None
+        self,
+        num_workers: int,
+        record_bytes: float,
+        max_run_bytes: int,
+        growth: Growth | None = None,
+        *,
+        job_seconds: float = JOB_SECONDS,
     ) -> None:
         self._workers = max(num_workers, 1)
         self._reads = record_bytes > 0
+        self._job_seconds = job_seconds
         self._record_bytes = max(record_bytes, 1.0)
         self._run_bytes = min(_RUN_BYTES, max_run_bytes)
         self.growth = growth
@@ -121,7 +129,7 @@ class Sizes:
         by_bytes = int(self._run_bytes // batch_bytes)
         if self._record_seconds is None:
             return max(1, min(by_bytes, self.first_steps(batch_size)))
-        by_time = int(_JOB_SECONDS / max(batch_size * self._record_seconds, 1e-9))
+        by_time = int(self._job_seconds / max(batch_size * self._record_seconds, 1e-9))
         return max(1, min(by_bytes, by_time, 256))
 
     def first_steps(self, batch_size: int) -> int:
@@ -134,7 +142,7 @@ class Sizes:
         """Return into how many jobs one batch should be cut."""
         if self._record_seconds is None:
             return max(1, min(rows, self._workers))
-        return max(1, min(rows, MOST_PARTS, int(rows * self._record_seconds / _JOB_SECONDS)))
+        return max(1, min(rows, MOST_PARTS, int(rows * self._record_seconds / self._job_seconds)))
 
     def batch_bytes(self, rows: int) -> float:
         """Return a guess of what a batch holds: raw records, and what was made of them."""

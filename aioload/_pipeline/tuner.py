@@ -17,6 +17,7 @@ from ..machine import available_memory, local_world_size
 from .adapt import Controller, Range, Seen, depth
 
 if TYPE_CHECKING:
+    from .._workers.borrowed import Borrowed
     from .._workers.pool import PoolOptions, WorkerPool
     from ..stats import Counters, LoaderStats
     from .adapt import Change, Knob
@@ -72,7 +73,7 @@ class Tuner:
         *,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.pool: WorkerPool | None = None
+        self.pool: WorkerPool | Borrowed | None = None
         self.on_change: Callable[[], object] = int
         self.on_hold: Callable[[], object] = int  # before a run is held back or let go
         self._prefetch = prefetch

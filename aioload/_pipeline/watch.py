@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .._workers.borrowed import Borrowed
     from .._workers.pool import WorkerPool
     from ..stats import Counters
     from .memory import Memory
@@ -30,7 +31,7 @@ class Watch:
     """
 
     def __init__(self, counters: Counters, memory: Memory, tuner: Tuner) -> None:
-        self.pool: WorkerPool | None = None
+        self.pool: WorkerPool | Borrowed | None = None
         # "read" or "work", by what the wanted batch needs next; "" where it has not been begun, or is ready
         self.wanted: Callable[[], str] = str
         self.late: Callable[[], bool] = bool  # whether later batches are ready, and the wanted one is not

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 
 from ..errors import StorageError
 
@@ -10,11 +11,20 @@ __all__ = ["Pins", "changed"]
 
 
 class Pins:
-    """Size and tag of each file, as they were when it was first seen; usable from any thread."""
+    """Size and tag of each file, as they were when it was first seen; usable from any thread.
 
-    def __init__(self) -> None:
+    Args:
+        known: what was seen elsewhere.
+    """
+
+    def __init__(self, known: Mapping[str, tuple[int, str | None]] | None = None) -> None:
         self._lock = threading.Lock()
-        self._pins: dict[str, tuple[int, str | None]] = {}
+        self._pins = dict(known or {})
+
+    def known(self) -> dict[str, tuple[int, str | None]]:
+        """Return what was seen so far, for `Pins` of other processes."""
+        with self._lock:
+            return dict(self._pins)
 
     def get(self, name: str) -> tuple[int, str | None] | None:
         """Return size and tag of a file that has been seen."""

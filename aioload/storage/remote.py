@@ -35,6 +35,7 @@ class Remote:
         storage_options: see `NetworkOptions`.
         cache_dir: where bytes that were read are kept; True is the user's cache folder, None keeps none.
         cache_bytes: what the folder may take of the disk, as bytes or a text such as "200GiB".
+        pinned: versions of files that were seen before, elsewhere.
 
     Raises:
         ConfigError: the address, or an option, cannot be.
@@ -46,6 +47,7 @@ class Remote:
         storage_options: Mapping[str, Any] | None = None,
         cache_dir: str | os.PathLike[str] | bool | None = None,
         cache_bytes: int | str | None = None,
+        pinned: Mapping[str, tuple[int, str | None]] | None = None,
     ) -> None:
         self._address = Address.parse(url)
         self.options = NetworkOptions.parse(storage_options)
@@ -57,7 +59,8 @@ class Remote:
         self.cache_bytes = None if cache_bytes is None else parse_bytes(cache_bytes, name="cache_bytes")
         """What it may take of the disk, with what is unpacked there; None: all but the disk's last GiB."""
         self._link = Link(max_in_flight=self.options.max_in_flight, shown=self.shown)
-        self._pins = Pins()
+        self.pins = Pins(pinned)
+        """Which version of each file was seen first."""
         self._tally = CacheTally()
 
     @property
@@ -123,10 +126,10 @@ class Remote:
         if self._address.is_web:
             from .http import HttpStorage
 
-            return HttpStorage(self._address, self.options, self._pins)
+            return HttpStorage(self._address, self.options, self.pins)
         from .cloud import CloudStorage
 
-        return CloudStorage(self._address, self.options, self._pins)
+        return CloudStorage(self._address, self.options, self.pins)
 
 
 def _folder(cache_dir: str | os.PathLike[str] | bool | None) -> Path | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, assert_type
 
@@ -53,6 +54,8 @@ async def train(folder: Path) -> aioload.LoaderStats:
         output="numpy",
         seed_globals=False,
         trace=folder / "run.json.gz",
+        executor=ThreadPoolExecutor(2),
+        remote_reads=False,
     )
     async with loader as entered:
         assert_type(entered, aioload.Loader)
