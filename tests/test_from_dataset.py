@@ -354,7 +354,8 @@ def test_options_are_those_of_a_loader() -> None:
     """Each has the loader's name and default; those that are left out speak of stored records."""
     own, loaders = (inspect.signature(taker).parameters for taker in (from_dataset, Loader))
 
-    assert set(loaders) - set(own) == {"decode", "prepare", "cache", "lanes", "block_bytes", "reads"}
+    stored = {"decode", "prepare", "cache", "lanes", "block_bytes", "reads", "remote_reads"}
+    assert set(loaders) - set(own) == stored | {"executor"}
     assert set(own) - set(loaders) == {"batched", "version"}
     assert {name: own[name].default for name in set(own) & set(loaders)} == {
         name: loaders[name].default for name in set(own) & set(loaders)
