@@ -132,6 +132,8 @@ class Transport(Protocol):
     """How jobs get to an executor's workers, and answers back."""
 
     shares_memory: bool
+    cancels: bool
+    """Whether tasks that nobody waits for are cancelled, rather than left to end."""
 
     def send(self, job: Job, *, with_kit: bool) -> Future[Any]:
         """Submit a job."""
@@ -158,6 +160,7 @@ class Near:
     """
 
     shares_memory = True
+    cancels = True
 
     def __init__(self, executor: Executor, array: NDArray[Any], recipe: Recipe) -> None:
         self._executor = executor
@@ -209,8 +212,10 @@ class Far:
         self._workers = workers
         self._known: set[str] = set()  # workers that have the kit
         self._left = 2 * workers  # parcels that it still goes with, should fewer workers show up
+        is_dask = type(executor).__module__.partition(".")[0] == "distributed"
+        self.cancels = not is_dask  # its executor logs an error, with a traceback, for each that is cancelled
         self._options: dict[str, Any] = {}
-        if type(executor).__module__.partition(".")[0] == "distributed":
+        if is_dask:
             # else it hashes each parcel for a name, and takes a second copy of a late one for the first
             self._options = {"pure": False}
             # it says of each that data should be loaded by Dask, which has no batches in an order
@@ -512,7 +517,7 @@ class Borrowed:
 
     def _cancel(self, futures: list[Future[Any]]) -> None:
         """Cancel tasks: at once in this process, else in a thread, as it may go over a network."""
-        if not futures:
+        if not futures or not self._transport.cancels:
             return
         if self._transport.shares_memory:
             for future in futures:

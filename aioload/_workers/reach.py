@@ -82,12 +82,12 @@ class Reach:
         """Close what was opened, without waiting for it."""
         storages, self._storages = self._storages, None
         if storages:
-            _loop.start(_close(storages))
+            _loop.close(storages)
 
     async def _read(self, reads: list[tuple[int, int, int, int]], out: memoryview) -> None:
         if self._storages is None:  # in the loop, so by one at a time
             self._storages = [opener() for opener in self._openers]
-            atexit.register(_close_at_exit, self)
+            _loop.open(self._storages)
         storages = self._storages
 
         async def read(shard: int, start: int, stop: int, place: int) -> None:
@@ -109,14 +109,29 @@ class _Loop:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._open: list[list[Storage]] = []
 
     def run(self, waited: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine to its end."""
         return asyncio.run_coroutine_threadsafe(waited, self._running()).result()
 
-    def start(self, waited: Coroutine[Any, Any, T]) -> None:
-        """Begin a coroutine."""
-        asyncio.run_coroutine_threadsafe(waited, self._running())
+    def open(self, storages: list[Storage]) -> None:
+        """Note storages that are open, to be closed at exit: clients of networks would complain else."""
+        if not self._open:
+            atexit.register(self._close_all)
+        self._open.append(storages)
+
+    def close(self, storages: list[Storage]) -> None:
+        """Begin to close storages."""
+        self._open = [others for others in self._open if others is not storages]
+        asyncio.run_coroutine_threadsafe(_close(storages), self._running())
+
+    def _close_all(self) -> None:
+        """Close what is open, in a second for all of it."""
+        storages = [storage for some in self._open for storage in some]
+        self._open = []
+        with contextlib.suppress(Exception):
+            asyncio.run_coroutine_threadsafe(_close(storages), self._running()).result(_CLOSE_SECONDS)
 
     def _running(self) -> asyncio.AbstractEventLoop:
         with self._lock:
@@ -145,14 +160,7 @@ def _laid_out(table: NDArray[Any]) -> tuple[NDArray[np.uint8], list[tuple[int, i
 
 
 async def _close(storages: Sequence[Storage]) -> None:
-    for storage in storages:
-        with contextlib.suppress(Exception):  # nobody is left to be told
-            await close(storage)
-
-
-def _close_at_exit(reach: Reach) -> None:
-    """Close what is open, so that clients of networks do not complain of it."""
-    storages, reach._storages = reach._storages, None
-    if storages:
-        with contextlib.suppress(Exception):
-            asyncio.run_coroutine_threadsafe(_close(storages), _loop._running()).result(_CLOSE_SECONDS)
+    """Close storages side by side."""
+    for error in await asyncio.gather(*map(close, storages), return_exceptions=True):
+        if error is not None:  # nobody is left to be told
+            _log.debug("a storage was not closed: %r", error)
