@@ -69,6 +69,7 @@ FLOORS = (
         "aioload.shares",
         "aioload.state",
         "aioload.stats",
+        "aioload.target",
         "aioload.teller",
         "aioload.timeline",
         "aioload.tracing",
