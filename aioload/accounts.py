@@ -47,6 +47,10 @@ class Accounts:
             if len(self._epochs) > _KEPT:
                 del self._epochs[next(iter(self._epochs))]
 
+    def left(self, iterator: object) -> None:
+        """Note that nobody has the iterator any more, and so the user is no longer in its loop."""
+        self._counters.pause()
+
     def of(self, epoch: int | None) -> LoaderStats:
         """Return what was counted in an epoch, or in all.
 

@@ -41,8 +41,8 @@ class Owner(Protocol):
     def handed_out(self, iterator: BatchIterator, steps: int) -> None:
         """Note how far an iteration has come."""
 
-    def paused(self) -> None:
-        """Note that the iteration that is under way has ended."""
+    def paused(self, iterator: BatchIterator) -> None:
+        """Note that an iteration has ended."""
 
 
 class Place(Protocol):
@@ -98,17 +98,21 @@ class Steps(ABC):
 
     def _next(self) -> Any:
         arrived = self._counters.arrive()
-        while True:
-            try:
-                return self._take(arrived)
-            except anyio.WouldBlock:
-                pass  # and wait outside: Ctrl-C must not look like a fault while handling this one
-            except anyio.EndOfStream:
-                raise StopIteration from None
-            if not self._run_errand():
-                self._place.wait(_LIVENESS)
-                self._bringer.check()
-                self.while_waiting()
+        try:
+            while True:
+                try:
+                    return self._take(arrived)
+                except anyio.WouldBlock:
+                    pass  # and wait outside: Ctrl-C must not look like a fault while handling this one
+                except anyio.EndOfStream:
+                    raise StopIteration from None
+                if not self._run_errand():
+                    self._place.wait(_LIVENESS)
+                    self._bringer.check()
+                    self.while_waiting()
+        except BaseException:  # Ctrl-C among them: the wait is over
+            self._counters.give_up()
+            raise
 
     def __anext__(self) -> Awaitable[Any]:
         return self._anext_shown() if profiling() else self._anext()
@@ -119,20 +123,24 @@ class Steps(ABC):
 
     async def _anext(self) -> Any:
         arrived = self._counters.arrive()
-        if time.monotonic() - self._last_checkpoint > _NEIGHBOURS:
-            await anyio.lowlevel.checkpoint()
-            self._last_checkpoint = time.monotonic()
-        while True:
-            try:
-                return self._take(arrived)
-            except anyio.WouldBlock:
-                pass
-            except anyio.EndOfStream:
-                raise StopAsyncIteration from None
-            if not self._run_errand():
-                await self._wait()
-                self._bringer.check()
-                self.while_waiting()
+        try:
+            if time.monotonic() - self._last_checkpoint > _NEIGHBOURS:
+                self._last_checkpoint = time.monotonic()  # first: who polls would be cancelled here each time
+                await anyio.lowlevel.checkpoint()
+            while True:
+                try:
+                    return self._take(arrived)
+                except anyio.WouldBlock:
+                    pass
+                except anyio.EndOfStream:
+                    raise StopAsyncIteration from None
+                if not self._run_errand():
+                    await self._wait()
+                    self._bringer.check()
+                    self.while_waiting()
+        except BaseException:  # a cancellation among them: the wait is over
+            self._counters.give_up()
+            raise
 
     @abstractmethod
     def _take(self, arrived: float) -> Any:
@@ -187,7 +195,7 @@ class BatchIterator(Steps):
             item = self._handover.take_nowait()
         except anyio.EndOfStream:
             self._over = True
-            self._loader.paused()
+            self._loader.paused(self)
             raise
         if isinstance(item, AioloadError):
             self._give_up(item)
@@ -215,7 +223,7 @@ class BatchIterator(Steps):
                 "in their next collective operation; let the error end this process, and the job with it"
             )
         self._over = True
-        self._loader.paused()
+        self._loader.paused(self)
         self._handover.close()
         if (trace := self._counters.trace) is not None:
             trace.failed(type(error).__name__, error.step)

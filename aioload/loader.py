@@ -377,6 +377,7 @@ class Loader:
     def close(self) -> None:
         """End all processes and threads of the loader, within 5 s; twice is free."""
         self._stop.set()  # first: the set may be just being opened, which can take hours
+        self.counters.pause()
         with self._lock:
             self._closed = True
             engine, self._engine = self._engine, None
@@ -426,9 +427,11 @@ class Loader:
         records = sum(len(source.index) for source in self.dataset.sources)
         return advise(stats, Rooms(records, affordable(read_memory(), byte_limit(self._memory_limit))))
 
-    def paused(self) -> None:
-        """Note that the iteration that is under way has ended."""
-        self._accounts.end()
+    def paused(self, iterator: BatchIterator) -> None:
+        """Note that an iteration has ended; one that was taken over had ended before."""
+        current = None if self._iterator is None else self._iterator()
+        if current is None or current is iterator:
+            self._accounts.end()
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"epoch={self.epoch} workers={self.num_workers}"
@@ -594,7 +597,8 @@ class Loader:
         self._remains.begin()
         self._accounts.begin(plan.epoch)
         iterator = BatchIterator(self, engine, engine.open_pass(plan, self._course.following(plan)), plan)
-        self._iterator = weakref.ref(iterator)
+        # of one that is left by `break` nobody asks any more, and what follows is not of the loop
+        self._iterator = weakref.ref(iterator, self._accounts.left)
         return iterator
 
     def handed_out(self, iterator: BatchIterator, steps: int) -> None:
@@ -614,6 +618,7 @@ class Loader:
 
     def _end_current(self, reason: str) -> None:
         """End the iteration that is under way, if anybody still has it."""
+        self.counters.pause()  # first: what is done about it must not count as done in the loop
         current = None if self._iterator is None else self._iterator()
         if current is not None:
             current.end(reason)

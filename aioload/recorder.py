@@ -11,7 +11,6 @@ import gzip
 import json
 import logging
 import os
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +19,7 @@ from typing import IO, Any
 
 from .errors import ConfigError
 from .lifetime import Origin
+from .target import find_target
 from .timeline import Entry, events
 
 __all__ = ["MAX_EVENTS", "Recorder"]
@@ -42,7 +42,7 @@ class Recorder:
     """
 
     def __init__(self, path: str | os.PathLike[str], max_events: int = MAX_EVENTS) -> None:
-        self._path = _checked(path)
+        self._path = find_target(path, "the trace")
         self._left = self._most = _checked_count(max_events)
         self._lost = 0
         self._entries: list[tuple[int, Entry]] = []
@@ -106,28 +106,9 @@ class Recorder:
         }
 
 
-def _checked(path: str | os.PathLike[str]) -> Path:
-    """Return the path of a trace, whose folder can be written to."""
-    try:
-        found = Path(os.fsdecode(path)).absolute()
-    except TypeError:
-        raise ConfigError(f"a trace needs the path of a file to be written, got {path!r}") from None
-    if found.is_dir():
-        raise ConfigError(f"the trace {found} would take the place of a folder; name a file")
-    try:
-        with tempfile.TemporaryFile(dir=found.parent):
-            pass
-    except OSError as error:
-        told = error.strerror or error
-        raise ConfigError(
-            f"the trace {found} cannot be written: {told}; name a file in a folder that can be"
-        ) from error
-    return found
-
-
 def _write(path: Path, found: Iterator[dict[str, Any]], facts: Mapping[str, Any]) -> None:
     """Write a trace beside its place and put it there: it appears whole or not at all."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.part")
+    part = path.with_name(f".trace-{os.getpid()}-{threading.get_ident()}.part")  # no longer than other names
     try:
         with _opened(part, packed=path.suffix == ".gz") as file:
             head = json.dumps({"displayTimeUnit": "ms", "otherData": facts}, allow_nan=False)

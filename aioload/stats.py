@@ -224,6 +224,7 @@ class Counters:
         self._left_at: float | None = None
         self._arrived_at: float | None = None
         self._start: LoaderStats | None = None
+        self.pauses = 0  # at each of which the time of the loop may go back
 
     def __getitem__(self, name: str) -> float:
         """Return a counter as it is now."""
@@ -248,6 +249,7 @@ class Counters:
         now = time.perf_counter()
         if self._left_at is not None:
             self._values["consumer_seconds"] += now - self._left_at
+            self._left_at = None
         self._arrived_at = now
         return now
 
@@ -256,10 +258,9 @@ class Counters:
         self._left_at = now = time.perf_counter()
         self._arrived_at = None
         first = not self._values["batches"]
-        if first:
-            self._values["first_batch_seconds"] = now - arrived
         self.add(wait_seconds=now - arrived, batches=1, samples=samples, batch_bytes=size)
-        if first:
+        if first:  # waits for it that were broken off included
+            self._values["first_batch_seconds"] = self._values["wait_seconds"]
             self._start = self.snapshot()
 
     @property
@@ -267,9 +268,20 @@ class Counters:
         """The batches that the user took, and the seconds between them; from any thread."""
         return int(self._values["batches"]), self._values["consumer_seconds"]
 
+    def give_up(self) -> None:
+        """Note that the user no longer waits, and has no batch: after a timeout of theirs, say, or Ctrl-C."""
+        arrived, self._arrived_at = self._arrived_at, None
+        if arrived is None:
+            return  # the iteration is over
+        now = time.perf_counter()
+        self.add(wait_seconds=now - arrived)
+        if self._values["batches"]:
+            self._left_at = now
+
     def pause(self) -> None:
         """Note that an iteration ended: what the user does until the next is nobody's business."""
         self._left_at = self._arrived_at = None
+        self.pauses += 1
 
     @property
     def waited(self) -> float:

@@ -70,6 +70,10 @@ class _Tellers:
         self._names: weakref.WeakKeyDictionary[Traced, str] = weakref.WeakKeyDictionary()
         self._running: list[Recorder] = []
 
+    def loaders(self) -> list[Traced]:
+        """Return all that can be traced; without the lock, which may be held for ever."""
+        return list(self._names)
+
     def add(self, loader: Traced, name: str, own: Recorder | None) -> None:
         with self._lock:
             self._names[loader] = name
@@ -105,6 +109,8 @@ _tellers = _Tellers()  # loaders that run when a trace begins are known to nobod
 def _forget() -> None:
     """Trace nothing in a copy of this process: the file is the parent's, and the lock may stay held."""
     global _tellers
+    for loader in _tellers.loaders():
+        loader.trace = None
     _tellers = _Tellers()
 
 

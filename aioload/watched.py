@@ -12,6 +12,7 @@ from weakref import finalize
 
 from .errors import ConfigError
 from .iterate import BatchIterator, LateIterator
+from .lifetime import Origin
 from .sync import Face, SyncLoader
 
 if TYPE_CHECKING:
@@ -198,6 +199,7 @@ class _Round:
         self._onlookers = onlookers
         self._plan: Plan | None = None
         self._before = self._skipped = self._total = 0
+        self._origin = Origin()
 
     def begun(self, batches: BatchIterator) -> None:
         """Take note that the loader runs, and look while it is waited for."""
@@ -215,13 +217,16 @@ class _Round:
 
     def look(self) -> None:
         """Have everybody look; who need not yet says when."""
+        if self._origin.is_left:
+            self.due = math.inf
+            return
         moment = self._moment()
         self.due = min(onlooker.look(moment) for onlooker in self._onlookers)
 
     def end(self, *, complete: bool) -> None:
         """Have everybody look for the last time; twice is free."""
         onlookers, self._onlookers, self.due = self._onlookers, [], math.inf
-        if not onlookers:
+        if not onlookers or self._origin.is_left:  # in a fork: line and figures are the parent's
             return
         moment = self._moment()
         with ExitStack() as ends:

@@ -275,6 +275,25 @@ async def test_a_timeout_is_a_timeout_and_loses_no_batch(gated: tuple[Loader, Ga
     assert firsts == list(range(0, 100, 10))
 
 
+async def test_time_between_cancelled_waits_counts_once(hundred: Path) -> None:
+    """Whoever gives up waiting again and again has waited no longer than all of it took."""
+    async with Loader(hundred, batch_size=1, num_workers=1) as loader:
+        iterator = aiter(loader)
+        await anext(iterator)
+        began = time.perf_counter()
+
+        taken = 0
+        while taken < 20:
+            with anyio.move_on_after(0):
+                await anext(iterator)
+                taken += 1
+            await checkpoint()
+        found, took = loader.stats().steady, time.perf_counter() - began
+
+    assert found.batches == 20
+    assert found.wait_seconds + found.consumer_seconds <= took
+
+
 @pytest.mark.parametrize("options", BACKENDS, ids=lambda options: "-".join(map(str, options.values())))
 def test_cancelled_waits_lose_no_batch(hundred: Path, tmp_path: Path, options: dict[str, Any]) -> None:
     """Waits cancelled before each of ten batches change nothing in what comes."""

@@ -328,3 +328,30 @@ def test_a_global_batch_sees_the_classes(by_class: Path) -> None:
 
     assert together == alone
     assert sum(len(set(batch)) for batch in alone) / 100 >= 0.8 * 92.4
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_what_follows_a_break_is_no_part_of_the_loop(path: Path, num_workers: int) -> None:
+    """A loop that was left by `break` takes no more time, until the next begins."""
+    with Loader(path, batch_size=10, num_workers=num_workers).sync() as loader:
+        for _ in loader:
+            break
+        before = loader.loader.counters.loop()  # type: ignore[attr-defined]  # the loader itself
+        after = loader.loader.counters.loop()  # type: ignore[attr-defined]  # likewise
+
+    assert before == after
+
+
+def test_a_stale_iterator_leaves_the_numbers_of_the_new_one_alone(path: Path) -> None:
+    """Whoever asks an iterator that was taken over changes nothing in what is counted of the next."""
+    with Loader(path, batch_size=10, num_workers=0).sync() as loader:
+        stale = iter(loader)
+        next(stale)
+        current = iter(loader)
+        next(current)
+
+        with pytest.raises(ClosedError):
+            next(stale)
+        rest = len(list(current))
+
+        assert loader.stats(0).batches == 1 + rest

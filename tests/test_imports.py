@@ -71,6 +71,7 @@ FLOORS = (
         "aioload.shares",
         "aioload.state",
         "aioload.stats",
+        "aioload.target",
         "aioload.teller",
         "aioload.timeline",
         "aioload.tracing",

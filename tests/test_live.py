@@ -386,6 +386,36 @@ def test_no_thread_draws(loader: Loader) -> None:
     assert of_rich == []
 
 
+def test_a_fork_draws_nothing(hundred: Path, tmp_path: Path) -> None:
+    """The line is that of the process which iterates; a copy of it leaves the terminal alone."""
+    script = """
+    import os, sys
+    from rich.console import Console
+    from aioload import ClosedError, Loader, progress
+
+    with open("drawn", "w") as paper:
+        loader = Loader(sys.argv[1], batch_size=10, num_workers=0)
+        face = progress(loader, console=Console(file=paper, force_terminal=True))
+        batches = iter(face)
+        next(batches)
+        paper.flush()
+        before = os.stat("drawn").st_size
+        child = os.fork()
+        if not child:
+            try:
+                next(batches)
+            except ClosedError:
+                sys.exit(7)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        print(status, os.stat("drawn").st_size - before)
+        face.close()
+    """
+
+    ended = scripts.run(script, hundred, folder=tmp_path)
+
+    assert (ended.status, ended.out, ended.err) == (0, "7 0\n", "")
+
+
 @pytest.mark.usefixtures("each_batch")
 def test_a_cancelled_wait_goes_on(hundred: Path, tmp_path: Path) -> None:
     """A timeout around `anext` loses no batch and ends no line."""

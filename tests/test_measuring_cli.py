@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 import foreign_sets
 import numpy as np
 import pytest
+import scripts
 from commands import aio, told
 from conftest import TinySet
 from PIL import Image
@@ -230,7 +233,9 @@ def test_the_users_transform(
         ("--with", "nowhere"),
         ("--with", "no_such_module:f"),
         ("--with", "os:sep"),
+        ("--with", ".os:sep"),
         ("--seconds", "0"),
+        ("--seconds", "inf"),
     ],
 )
 def test_wrong_usage_is_status_2(tiny_set: TinySet, command: str, options: tuple[str, ...]) -> None:
@@ -245,12 +250,100 @@ def test_wrong_usage_is_status_2(tiny_set: TinySet, command: str, options: tuple
         ("plan", "--storage", "floppy"),
         ("plan", "--gpus", "0"),
         ("plan", "--step-ms", "0"),
+        ("plan", "--step-ms", "inf"),
+        ("plan", "--epochs", "1" + 400 * "0"),
         ("bench", "--against", "nobody"),
     ],
 )
 def test_wrong_usage_of_one_is_status_2(tiny_set: TinySet, arguments: tuple[str, ...]) -> None:
     """The same for options that only one of them has."""
     assert aio(arguments[0], tiny_set.path, *arguments[1:], status=2).stdout == ""
+
+
+@pytest.mark.parametrize("text", ["raise OSError('mine')", "1 / 0", "def f(:"])
+def test_a_module_that_fails_is_status_2(
+    tiny_set: TinySet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    """Whatever the user's module raises is told as what it is, without a traceback of the command's."""
+    (tmp_path / "faulty_of_user.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    result = aio("plan", tiny_set.path, *QUICK, "--with", "faulty_of_user:f", status=2)
+
+    assert "cannot be imported" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("command", ["bench", "plan"])
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_json_stands_alone(tiny_set: TinySet, tmp_path: Path, command: str, num_workers: int) -> None:
+    """What the user's module and function print, in whatever process and way, is not among it."""
+    (tmp_path / "loud.py").write_text(
+        "import os\nprint('at import')\n"
+        "def f(sample):\n    print('loud')\n    os.write(1, b'louder\\n')\n    return sample\n"
+    )
+    script = "import sys; from aioload.cli import main; sys.argv[0] = 'aioload'; main()"
+    options = ("--with", "loud:f", "--json", "--seconds", "0.05", "--num-workers", num_workers)
+
+    ended = scripts.run(script, command, tiny_set.path, *options, folder=tmp_path, way="-c")
+
+    assert ended.status == 0, ended.err
+    assert isinstance(json.loads(ended.out), dict)
+    assert {"at import", "loud", "louder"} <= set(ended.err.split("\n"))
+
+
+def test_a_table_goes_through_any_terminal(
+    tiny_set: TinySet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No command ends at a sign that the terminal does not have."""
+    (tmp_path / "grün").symlink_to(tiny_set.path)
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    script = "from aioload.cli import main; main()"
+
+    ended = scripts.run(script, "bench", "grün", "--no-stages", *QUICK, folder=tmp_path, way="-c")
+
+    assert (ended.status, ended.err) == (0, "")
+    assert ended.out.startswith(r"gr\xfcn: 24 records")
+
+
+@pytest.mark.parametrize(("encoding", "name"), [("ascii", b"gr\xc3\xbcn"), ("utf-8", b"no text \xff")])
+def test_json_of_any_name(monkeypatch: pytest.MonkeyPatch, encoding: str, name: bytes) -> None:
+    """What a set is called is JSON, whatever the terminal can show and whether it is a text."""
+    paper = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(paper, encoding, errors="surrogateescape"))
+    value = {"source": os.fsdecode(name)}
+
+    _console.print_json(value)
+    sys.stdout.flush()
+
+    assert json.loads(paper.getvalue().decode("utf-8")) == value
+
+
+@pytest.mark.parametrize("name", ["missing/x.png", "x.docx", "folder", "/dev/null"])
+def test_a_plot_that_cannot_be_is_told_before_anything_is_measured(
+    tiny_set: TinySet, tmp_path: Path, name: str
+) -> None:
+    """A kind of picture that there is not, a folder that is missing, what stands in the way."""
+    (tmp_path / "folder").mkdir()
+
+    result = aio("bench", tiny_set.path, *QUICK, "--plot", tmp_path / name, status=1)
+
+    assert result.stderr.startswith("aioload: the plot ")
+    assert (result.stdout, result.stderr.count("\n")) == ("", 1)
+
+
+def test_too_little_memory_is_one_line(tiny_set: TinySet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a machine cannot hold is the data's or an option's fault, as pictures of 99999 x 99999."""
+
+    def no_room(*arguments: Any, **options: Any) -> None:
+        raise MemoryError("no room for 27 GiB")
+
+    monkeypatch.setattr("aioload.cli.plan.forecast", no_room)
+
+    result = aio("plan", tiny_set.path, *QUICK, status=1)
+
+    assert result.stderr == "aioload: no room for 27 GiB\n"
 
 
 @pytest.mark.parametrize("command", ["bench", "plan"])

@@ -185,3 +185,36 @@ def test_a_loader_tells_of_epochs_and_levels(tiny_set: TinySet) -> None:
     assert max(during) > 0
     with pytest.raises(ConfigError, match="epochs 0 to 1"):
         loader.stats(epoch=7)
+
+
+def test_waits_that_are_broken_off_count_once(clock: list[float]) -> None:
+    """Someone who waits for a second at a time, and does something else for two, has waited a third."""
+    counters = Counters()
+    step(counters, clock, wait=1)
+
+    for _ in range(10):
+        counters.arrive()
+        clock[0] += 1
+        counters.give_up()
+        clock[0] += 2
+    step(counters, clock, wait=0)
+    found = counters.snapshot().steady
+
+    assert (found.wait_seconds, found.consumer_seconds) == (10, 20)
+    assert counters.loop() == (10, 30)
+
+
+def test_what_is_before_the_first_batch_is_no_part_of_the_loop(clock: list[float]) -> None:
+    """Waits for it that were broken off, and what was done between them, included."""
+    counters = Counters()
+
+    for _ in range(3):
+        counters.arrive()
+        clock[0] += 5
+        counters.give_up()
+        clock[0] += 2
+    step(counters, clock, wait=1, work=4)
+    found = counters.snapshot()
+
+    assert (found.first_batch_seconds, found.wait_seconds, found.consumer_seconds) == (16, 16, 0)
+    assert counters.loop() == (0, 4)

@@ -301,6 +301,38 @@ def test_a_fork_writes_nothing(tmp_path: Path) -> None:
     assert read(tmp_path / "run.json")["traceEvents"] == []
 
 
+def test_a_fork_tells_nothing(hundred: Path, tmp_path: Path) -> None:
+    """A loader that a copy of the process iterates waits for no lock that was held when it was made."""
+    script = """
+    import os, sys, threading
+    from aioload import Loader, tracing
+
+    loader = Loader(sys.argv[1], batch_size=10, num_workers=0, trace="run.json")
+    held, go = threading.Event(), threading.Event()
+
+    def hold():
+        with loader._recorder._lock, tracing._tellers._lock:
+            held.set()
+            go.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    child = os.fork()
+    if not child:
+        sys.exit(len(list(loader.sync())))
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    go.set()
+    thread.join()
+    print(status)
+    """
+
+    ended = run(script, hundred, folder=tmp_path)
+
+    assert (ended.status, ended.err) == (0, "")
+    assert ended.out == f"{BATCHES}\n"
+
+
 # The file --------------------------------------------------------------------------------------------
 
 
@@ -343,16 +375,39 @@ def test_a_compressed_trace(hundred: Path, tmp_path: Path) -> None:
     assert problems(read(path)) == []
 
 
-@pytest.mark.parametrize("name", ["missing/run.json", "file/run.json", "folder"])
+@pytest.mark.parametrize("name", ["missing/run.json", "file/run.json", "folder", "pipe", "a\0b", 300 * "x"])
 def test_a_file_that_cannot_be_written_is_told_early(hundred: Path, tmp_path: Path, name: str) -> None:
     """Before anything starts, and not after hours of training."""
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").touch()
+    os.mkfifo(tmp_path / "pipe")
 
     with pytest.raises(ConfigError, match=r"the trace .*; name a file"):
         Loader(hundred, batch_size=10, trace=tmp_path / name)
     with pytest.raises(ConfigError, match=r"the trace .*; name a file"), aioload.trace(tmp_path / name):
         pass
+
+
+def test_a_name_may_be_as_long_as_a_name_can_be(tmp_path: Path) -> None:
+    """What the file is called while it is written is no longer than what it will be called."""
+    path = tmp_path / ("x" * 250 + ".json")
+
+    with aioload.trace(path):
+        pass
+
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_link_stays_and_leads_to_the_trace(tmp_path: Path) -> None:
+    """What a link leads to is written, and not the link itself."""
+    link, path = tmp_path / "link.json", tmp_path / "run.json"
+    link.symlink_to(path)
+
+    with aioload.trace(link):
+        pass
+
+    assert link.is_symlink()
+    assert read(path)["traceEvents"] == []
 
 
 @pytest.mark.parametrize("options", [{"path": 3}, {"max_events": 0}, {"max_events": True}])

@@ -39,14 +39,19 @@ class Watch:
         self._memory = memory
         self._tuner = tuner
         self._waited = self._looped = 0.0
+        self._pauses = 0
 
     def look(self) -> None:
         """Add up the time since the last look; called before anything changes."""
         # hot: a dozen times for a run; guarded by benchmarks/stats_cost.py
+        pauses = self._counters.pauses
         waited, looped = self._counters.loop()
         if looped > self._looped:
             self._counters.add(**self._amounts(waited - self._waited, looped - self._looped))
             self._waited, self._looped = max(waited, self._waited), looped
+        elif pauses != self._pauses:  # what was taken for the loop's time, after its end, was not: begin anew
+            self._waited, self._looped = waited, looped
+        self._pauses = pauses
 
     def levels(self) -> dict[str, float]:
         """Return the counts as they would be after a look, from any thread."""

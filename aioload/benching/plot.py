@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
+from ..target import find_target
 
 if TYPE_CHECKING:
     from .figures import Bench, Sweep
@@ -16,25 +17,28 @@ __all__ = ["check_plot", "plot"]
 _INK, _BEST, _WIDTH, _HEIGHT, _DPI = "#3b6ea5", "#d1495b", 5.0, 3.6, 120
 
 
-def check_plot(path: Path) -> None:
-    """Refuse a picture that could not be written, before anything is measured.
+def check_plot(path: Path) -> Path:
+    """Refuse a picture that could not be written, before anything is measured; return where it will be.
 
     Raises:
-        ConfigError: matplotlib is missing, or the folder is.
+        ConfigError: matplotlib is missing, does not know the kind of picture, or there can be no such file.
     """
     try:
         importlib.import_module("matplotlib.figure")
+        backends: Any = importlib.import_module("matplotlib.backend_bases")
     except ImportError as error:
         raise ConfigError(
             "--plot needs matplotlib, which is missing: pip install 'torch-aioload[plot]'"
         ) from error
-    if not path.absolute().parent.is_dir():
-        raise ConfigError(f"there is no folder {path.absolute().parent} for the plot")
+    kinds = backends.FigureCanvasBase.get_supported_filetypes()
+    if path.suffix and path.suffix[1:].lower() not in kinds:
+        raise ConfigError(f"the plot {path} cannot be drawn: of its kind are {', '.join(kinds)}; name a .png")
+    return find_target(path, "the plot")
 
 
 def plot(bench: Bench, path: Path) -> None:
     """Write a picture: rates of stages and contenders, and the curves of a sweep."""
-    check_plot(path)
+    path = check_plot(path)
     figure_module: Any = importlib.import_module("matplotlib.figure")  # without a screen or a global state
     columns = 1 + len(bench.sweeps)
     figure = figure_module.Figure(figsize=(_WIDTH * columns, _HEIGHT), layout="constrained", dpi=_DPI)
@@ -46,8 +50,9 @@ def plot(bench: Bench, path: Path) -> None:
         f"{bench.source}: {bench.records:,} records, batches of {bench.batch_size}, "
         f"{bench.num_workers} workers",
         fontsize="small",
+        parse_math=False,  # dollars in a path
     )
-    figure.savefig(path)
+    figure.savefig(path, format=path.suffix[1:].lower() or "png")
 
 
 def _bars(panel: Any, bench: Bench) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from io import TextIOWrapper
 from typing import Annotated, Any
 
 import typer
@@ -31,7 +32,7 @@ class _Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except (AioloadError, OSError) as error:
+        except (AioloadError, OSError, MemoryError) as error:
             if ctx.params.get("debug") or isinstance(error, BrokenPipeError):
                 raise
             told = for_commands(error) if isinstance(error, AioloadError) else error
@@ -48,6 +49,10 @@ app.add_typer(cache, name="cache")
 
 def main() -> None:
     """Run the command line."""
+    for stream in (sys.stdout, sys.stderr):
+        # a name or a sign that a terminal cannot show is no reason to end without a word of the rest
+        if isinstance(stream, TextIOWrapper) and (stream.errors == "strict" or stream.encoding != "utf-8"):
+            stream.reconfigure(errors="backslashreplace")
     app(prog_name="aioload")
 
 

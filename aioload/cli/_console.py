@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from dataclasses import fields
 from importlib import import_module
 from typing import Annotated, Any
@@ -50,6 +50,7 @@ __all__ = [
     "seconds_bar",
     "short",
     "size",
+    "stdout_kept",
     "told_once",
 ]
 
@@ -125,9 +126,12 @@ def parse_function(named: str) -> Callable[..., Any]:
     if here not in sys.path:
         sys.path.insert(0, here)  # processes that are started get it, too
     try:
-        found: Any = import_module(module_name)
-    except ImportError as error:
-        raise typer.BadParameter(f"the module {module_name} cannot be imported: {error}") from error
+        with stdout_kept():
+            found: Any = import_module(module_name)
+    except Exception as error:  # whatever the user's module does
+        kind = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
+        told = f"the module {module_name} cannot be imported: {kind}{error}"
+        raise typer.BadParameter(told) from error
     for name in path.split("."):
         if not hasattr(found, name):
             raise typer.BadParameter(f"the module {module_name} has no {path}")
@@ -177,7 +181,35 @@ def short(value: object, width: int = 60) -> str:
 
 def print_json(value: Any) -> None:
     """Print a value as JSON."""
-    print(json.dumps(value, ensure_ascii=False, indent=2, default=str))
+    text = json.dumps(value, ensure_ascii=False, indent=2, default=str)
+    try:
+        text.encode("utf-8")  # names of files may be no texts, and a terminal's way to show them is no JSON
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        text = json.dumps(value, indent=2, default=str)
+    print(text)
+
+
+@contextmanager
+def stdout_kept(*, wanted: bool = True) -> Iterator[None]:
+    """Have all that is printed meanwhile, also by processes that are started, go to standard error.
+
+    Args:
+        wanted: else all goes where it goes.
+    """
+    kept = None
+    if wanted and sys.stdout is not None:
+        sys.stdout.flush()
+        with suppress(OSError):  # one of them is closed
+            kept = os.dup(1)
+            os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr) if wanted else nullcontext():
+            yield
+    finally:
+        if kept is not None:
+            os.dup2(kept, 1)
+            os.close(kept)
 
 
 def print_table(rows: Iterable[Iterable[object]], indent: str = "  ") -> None:

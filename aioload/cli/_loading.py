@@ -63,7 +63,9 @@ Cropped = Annotated[Crop | None, typer.Option(show_default=False,
 Flip = Annotated[bool, typer.Option("--flip", help="Exchange left and right in half of the cases.")]
 With = Annotated[Any, typer.Option("--with", parser=parse_function, metavar="MODULE:FUNCTION",
     show_default=False, help="Your transform, as the loader calls it on each decoded sample.")]  # fmt: skip
-Seconds = Annotated[float, typer.Option(min=0.01, metavar="S", help="How long each thing is measured.")]
+Seconds = Annotated[
+    float, typer.Option(min=0.01, max=86_400, metavar="S", help="How long each thing is measured.")
+]
 
 
 class Loading:

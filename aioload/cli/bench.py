@@ -29,6 +29,7 @@ from ._console import (
     parse_storage_options,
     print_json,
     seconds_bar,
+    stdout_kept,
 )
 from ._loading import (
     BatchSize,
@@ -102,7 +103,10 @@ def bench(
     workers = usable_cpus() if num_workers is None else num_workers
     setup, total = loading.setup(dataset.fields), seconds_of(wanted, num_workers=workers)
     found: Bench | None = None
-    with seconds_bar("measuring", total, quiet=quiet or as_json) as advance:
+    with (
+        stdout_kept(wanted=as_json),  # what the user's functions print, too
+        seconds_bar("measuring", total, quiet=quiet or as_json) as advance,
+    ):
         steps = run_bench(dataset, setup, wanted, progress=advance)
         try:
             for so_far in steps:

@@ -21,6 +21,7 @@ from ._console import (
     parse_storage_options,
     parse_workers,
     progress_bar,
+    stdout_kept,
 )
 from ._packed import for_others, show_failure, show_packed
 
@@ -70,7 +71,10 @@ def map_(
     )
     called = parse_function(function)
     try:
-        with progress_bar("mapping", len(dataset), quiet=quiet or as_json, counts_cost=True) as advance:
+        with (
+            stdout_kept(wanted=as_json),  # what the function prints, too
+            progress_bar("mapping", len(dataset), quiet=quiet or as_json, counts_cost=True) as advance,
+        ):
             report = map_records(
                 dataset,
                 called,

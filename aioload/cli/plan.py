@@ -23,6 +23,7 @@ from ._console import (
     print_json,
     print_table,
     seconds_bar,
+    stdout_kept,
 )
 from ._loading import (
     BatchSize,
@@ -67,10 +68,10 @@ def plan(
     measure: Annotated[bool, typer.Option("--measure",
         help="Measure the storage by reads of this set, out of the page cache, in place of usual "
              "figures.")] = False,
-    step_ms: Annotated[float | None, typer.Option(min=0.001, metavar="MS", show_default=False,
+    step_ms: Annotated[float | None, typer.Option(min=0.001, max=1e9, metavar="MS", show_default=False,
         help="What your model takes for a batch.")] = None,
-    gpus: Annotated[int, typer.Option(min=1, metavar="N", help="That train on this machine.")] = 1,
-    epochs: Annotated[int, typer.Option(min=1, metavar="N", help="That are to be trained.")] = 10,
+    gpus: Annotated[int, typer.Option(min=1, max=10**6, metavar="N", help="That train on this machine.")] = 1,
+    epochs: Annotated[int, typer.Option(min=1, max=10**9, metavar="N", help="That are to be trained.")] = 10,
     batch_size: BatchSize = 64,
     num_workers: Workers = "auto",
     shuffle: Shuffled = Order.block,
@@ -105,7 +106,10 @@ def plan(
     wanted = Wanted(None if storage is None else PRESETS[storage.value], measure, seconds)
     demand = Demand(batch_size, gpus, None if step_ms is None else step_ms / 1000, epochs)
     setup = loading.setup(subject.fields)
-    with seconds_bar("planning", seconds_of(wanted), quiet=quiet or as_json) as advance:
+    with (
+        stdout_kept(wanted=as_json),  # what the user's functions print, too
+        seconds_bar("planning", seconds_of(wanted), quiet=quiet or as_json) as advance,
+    ):
         found = forecast(subject, setup, demand, wanted, progress=advance)
     print_json(_as_json(found)) if as_json else _show(found, shuffle)
 

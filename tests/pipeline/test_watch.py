@@ -126,3 +126,18 @@ def test_a_look_from_another_thread_changes_nothing(engine: Engine) -> None:
     assert (levels["wait_read_seconds"], levels["worker_seconds"]) == (5, 10)
     assert engine.counters["wait_read_seconds"] == 0
     assert engine.counted()["wait_read"] == 5
+
+
+def test_a_loop_that_was_left_counts_again_when_it_goes_on(engine: Engine) -> None:
+    """What the watch took for the loop's time, while nobody knew that the loop was over, delays nothing."""
+    engine.leave()
+    engine.now += 100
+    engine.watch.look()
+    engine.counters.pause()
+    engine.watch.look()
+    before = engine.counted()["worker"]
+
+    engine.arrive()
+    engine.now += 3
+
+    assert engine.counted()["worker"] == before + 2 * 3
