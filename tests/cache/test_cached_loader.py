@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -292,6 +293,20 @@ def test_what_is_damaged_is_made_anew(
     assert found == again == expected
     assert loader.stats().sample_errors > 0
     assert healed.stats().sample_errors == 0
+
+
+def test_a_folder_that_is_removed_meanwhile_harms_nothing(
+    waves: Path, expected: list[Any], tmp_path: Path
+) -> None:
+    """What was kept there is made anew, nothing more is kept, and training goes on."""
+    loader = open_loader(waves, cache=Disk(tmp_path / "kept", ROOM), num_workers=0)
+
+    with loader.sync() as batches:
+        first = [plain(batch) for batch in batches]
+        shutil.rmtree(tmp_path / "kept")
+        second = [plain(batch) for batch in batches]
+
+    assert [first, second] == expected
 
 
 @pytest.mark.parametrize("make", [CACHES["memory"], CACHES["disk"]], ids=["memory", "disk"])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -142,6 +144,45 @@ def test_a_writer_that_was_killed_leaves_what_is_whole(tmp_path: Path) -> None:
     [data] = key.place.glob(f"*{DATA}")
     [list_] = key.place.glob(f"*{LIST}")
     assert data.stat().st_size == list_.stat().st_size // LISTED.itemsize * 4096
+
+
+def test_a_key_that_goes_while_it_is_opened_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever makes room may remove it between the two steps in which another opens it."""
+    mkdir, removals = Path.mkdir, iter([True])
+
+    def mkdir_and_lose(path: Path, *mode: int, **options: Any) -> None:
+        mkdir(path, *mode, **options)
+        if path.name == KEY and next(removals, False):
+            shutil.rmtree(path)
+
+    monkeypatch.setattr(Path, "mkdir", mkdir_and_lose)
+    key = SampleFolder(tmp_path, LIMIT).open(KEY, {})
+
+    assert (key.place / "about.json").exists()
+    key.close()
+
+
+def test_a_folder_that_goes_while_it_is_used_has_nothing_new(tmp_path: Path) -> None:
+    """Somebody may remove all of it by hand; that is no error for whoever reads there."""
+    key = SampleFolder(tmp_path, LIMIT).open(KEY, {})
+    shutil.rmtree(tmp_path)
+
+    found = read(key)
+    key.close()
+
+    assert found == {}
+
+
+def test_a_key_that_cannot_be_opened_is_not_in_use(tmp_path: Path) -> None:
+    """What fails on the way holds no lock, so that others can make room."""
+    before = len([*Path("/proc/self/fd").iterdir()])
+
+    with pytest.raises(TypeError):
+        SampleFolder(tmp_path, LIMIT).open(KEY, {"no JSON": object()})
+
+    assert len([*Path("/proc/self/fd").iterdir()]) == before
 
 
 def test_a_disk_that_cannot_be_written_to_says_so(tmp_path: Path) -> None:
