@@ -85,8 +85,12 @@ def share(name: str, make: Callable[[], MemoryStore]) -> tuple[MemoryStore, Host
     while time.monotonic() < deadline:
         listening = _bind(f"\0aioload-cache-{os.getuid()}-{name}")
         if listening is not None:
-            store = make()
-            listening.listen(64)
+            try:
+                store = make()
+                listening.listen(64)
+            except BaseException:
+                listening.close()  # others would wait for it
+                raise
             return store, Host(listening, store)
         found = _ask(f"\0aioload-cache-{os.getuid()}-{name}")
         if found is not None:
@@ -129,7 +133,7 @@ def _ask(address: str) -> MemoryStore | None:
         os.set_inheritable(fd, False)
         try:
             return MemoryStore(fd)
-        except (OSError, ValueError, struct.error):
+        except (OSError, ValueError):
             return None
     return None
 
