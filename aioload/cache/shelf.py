@@ -57,8 +57,8 @@ class Found:
     """CRC-32C of these."""
 
     @property
-    def kept(self) -> NDArray[np.bool_]:
-        """Which of them are."""
+    def rows(self) -> NDArray[np.bool_]:
+        """Which of them are kept."""
         found: NDArray[np.bool_] = self.tier >= IN_MEMORY
         return found
 
