@@ -94,10 +94,9 @@ class SampleFolder:
                 if left >= least:
                     step = least
                     break
-                freed = self._evict()
-                if not freed:
+                if not self._evict():
                     return length
-                left += freed
+                left = self.limit - self.used()
             if self._free() < step:
                 raise OSError(errno.ENOSPC, "the disk is nearly full", str(self.root))
             os.ftruncate(fd, length + step)
@@ -113,18 +112,15 @@ class SampleFolder:
                 if entry.is_dir(follow_symlinks=False):
                     yield Path(entry.path)
 
-    def _evict(self) -> int:
-        """Remove the key that was used least lately, of those that nobody uses; return the bytes freed."""
-        for key in sorted(self._keys(), key=_last_use):
-            size = sum(size for _, size in _files(key))
-            if size and self._remove(key):
-                return size
-        return 0
+    def _evict(self) -> bool:
+        """Remove the key that was used least lately, of those that nobody uses; False: there is none."""
+        return any(self._remove(key) for key in sorted(self._keys(), key=_last_use))
 
     def _remove(self, key: Path) -> bool:
+        """Remove a key, or what is left of one; False: somebody uses it, or it is not ours to remove."""
         with contextlib.suppress(OSError):
             if key.name.startswith("gone-"):
-                shutil.rmtree(key, ignore_errors=True)
+                shutil.rmtree(key)
                 return True
             fd = os.open(key / "use", os.O_RDWR | os.O_CLOEXEC)
             try:

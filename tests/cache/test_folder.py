@@ -117,6 +117,29 @@ def test_another_key_makes_room(tmp_path: Path) -> None:
     assert (in_use, unused, old.place.exists()) == ([False], [True], False)
 
 
+def test_what_cannot_be_removed_makes_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What somebody else has left, and only they can remove, still counts against the limit."""
+    monkeypatch.setattr("aioload.cache.folder.shutil.rmtree", refuse)
+    folder = SampleFolder(tmp_path, LIMIT)
+    left = folder.root / "gone-0123"
+    left.mkdir(parents=True)
+    (left / "x.data").write_bytes(bytes(LIMIT))
+    key = folder.open(KEY, {})
+    writer = DiskWriter(folder, key.place)
+
+    taken = write(writer, 1)
+    writer.close()
+    key.close()
+
+    assert (taken, left.exists()) == ([False], True)
+
+
+def refuse(path: Path, *, ignore_errors: bool = False) -> None:
+    """Stand for a folder that is not ours to remove."""
+    if not ignore_errors:
+        raise PermissionError(path)
+
+
 def test_a_writer_that_was_killed_leaves_what_is_whole(tmp_path: Path) -> None:
     """Whatever a kill cuts off, each listed sample is right, and room that was not used comes back."""
     code = (
