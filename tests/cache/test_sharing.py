@@ -122,6 +122,19 @@ def test_whoever_does_not_answer_is_not_waited_for(tmp_path: Path, monkeypatch: 
         assert share(named(tmp_path), make) is None
 
 
+def test_where_there_are_no_such_sockets_nothing_is_shared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A system that refuses them leaves each rank its own memory."""
+
+    def refuse(address: str) -> None:
+        raise PermissionError(address)
+
+    monkeypatch.setattr(sharing, "_bind", refuse)
+
+    assert share(named(tmp_path), make) is None
+
+
 def test_another_user_is_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory goes to the same user, and is taken from no other."""
     store, host = share(named(tmp_path), make) or pytest.fail("nothing is shared")
