@@ -29,6 +29,7 @@ NOT_KEPT, TO_KEEP, IN_MEMORY, FIRST_FILE = 0, 1, 2, 3
 _DAMAGED = (ValueError, TypeError, LookupError, AttributeError, RecursionError, struct.error)
 _WAIT_SECONDS, _WAIT_RATE = 0.001, 200e6  # what is in memory comes faster, in bytes a second
 _MOST_FILES = 64  # open at a time
+_MOST_BYTES = (1 << 32) - 1  # of a sample: what an entry can tell
 
 
 class Lost(Exception):
@@ -166,6 +167,11 @@ class Stock:
             data = self._packer.pack(sample, key, seconds)
         except (Unkeepable, ValueError, RecursionError) as error:
             self.tally.notes.append(("unkeepable", str(error)))
+            return
+        if len(data) > _MOST_BYTES:
+            self.tally.notes.append(
+                ("unkeepable", f"a sample of {len(data)} bytes, of {_MOST_BYTES} at most")
+            )
             return
         sum_ = google_crc32c.value(data)
         with self._lock:

@@ -583,6 +583,21 @@ def test_what_cannot_be_kept_is_told_once(waves: Path, tmp_path: Path) -> None:
     assert message.startswith("not kept: sample['odd'] is a builtins.frozenset")
 
 
+def test_a_sample_that_is_too_large_is_told_once(
+    waves: Path, expected: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What no entry can describe is made in each epoch; no error comes of it."""
+    monkeypatch.setattr("aioload.cache.stock._MOST_BYTES", 500)
+
+    with Warnings() as warned:
+        loader = open_loader(waves, cache=Disk(tmp_path, ROOM), num_workers=0)
+        found = epochs(loader)
+
+    assert (found, loader.stats().sample_stored) == (expected, 0)
+    [message] = warned.messages
+    assert message.startswith("not kept: a sample of ")
+
+
 # options
 
 
