@@ -22,7 +22,7 @@ from ..cache.guard import Guard, Pressure
 from ..cache.shelf import Shelf
 from ..cache.stock import FIRST_FILE, NOT_KEPT, Lost
 from ..errors import StorageError
-from .plan import Kept, stretches
+from .plan import stretches
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -88,28 +88,27 @@ class Caching:
         """Note that a pass begins: others may have written meanwhile."""
         self._shelf.note_written()
 
-    def mark(self, run: Run, *, found_before: bool = False) -> Run:
+    def mark(self, run: Run, *, anew: bool = False) -> Run:
         """Return a run that knows which of its records were kept; they belong to no piece any more.
 
         Args:
             run: which was planned.
-            found_before: what was kept has been lost in part, so that all is to be made anew.
+            anew: make all of them as if nothing had been kept, as some of it was lost.
         """
         self._look()
-        found = self._find(run)
-        rows = found.kept
-        if found_before:
+        found = self._shelf.find(run.table["source"], run.table["record"])
+        rows = found.rows
+        if anew:
             tier = np.where(rows, np.uint32(NOT_KEPT), found.tier).astype(np.uint32)
-            return replace(run, kept=Kept(np.zeros_like(rows), tier, found.start, found.size, found.sum))
-        kept = Kept(rows, found.tier, found.start, found.size, found.sum)
+            return replace(run, kept=replace(found, tier=tier))
         if not rows.any():
-            return replace(run, kept=kept)
+            return replace(run, kept=found)
         self._finds = True
         piece = np.where(rows, -1, run.piece)
         numbers, again = np.unique(piece[piece >= 0], return_inverse=True)
         piece[piece >= 0] = again
         pieces = tuple(run.pieces[number] for number in numbers.tolist())
-        return replace(run, kept=kept, piece=piece, pieces=pieces)
+        return replace(run, kept=found, piece=piece, pieces=pieces)
 
     def is_cold(self, run: Run) -> bool:
         """Whether it is worth while to tell the kernel what a run will want of the disk."""
@@ -139,8 +138,8 @@ class Caching:
     def count(self, run: Run) -> None:
         """Count what was found of a run."""
         if run.kept is not None:
-            hits = int(run.kept.rows.sum())
-            size = int(run.kept.size[run.kept.rows].sum())
+            rows = run.kept.rows
+            hits, size = int(rows.sum()), int(run.kept.size[rows].sum())
             self._counters.add(sample_hits=hits, sample_misses=len(run.table) - hits, sample_cache_bytes=size)
 
     def is_wanted(self, plan: Plan, piece: Piece) -> bool:
@@ -148,7 +147,7 @@ class Caching:
         if not self._finds:
             return True
         places = plan.table.places(np.arange(piece.key, piece.stop_key, dtype=np.int64))
-        missing = ~self._shelf.find(places.source, places.record).kept
+        missing = ~self._shelf.find(places.source, places.record).rows
         size = int((places.stop - places.start)[missing].sum())
         return piece.stop - piece.start <= size * _DENSE
 
@@ -164,7 +163,7 @@ class Caching:
         late = np.flatnonzero(~rows & (kept.tier != NOT_KEPT))
         if len(late):
             found = self._shelf.find(table["source"][late], table["record"][late])
-            now = found.kept
+            now = found.rows
             if now.any():
                 table["tier"][late] = found.tier
                 part = table[late]
@@ -218,9 +217,6 @@ class Caching:
         """Give all back."""
         self._shelf.close()
 
-    def _find(self, run: Run) -> Found:
-        return self._shelf.find(run.table["source"], run.table["record"])
-
     def _look(self) -> None:
         """See whether memory is scarce."""
         before, pressure = self._guard.pressure, self._guard.look()
@@ -231,7 +227,7 @@ class Caching:
             _log.debug("memory pressure: %s", pressure.name)
 
     @staticmethod
-    def _write_places(table: NDArray[np.void], rows: NDArray[np.bool_], found: Found | Kept) -> None:
+    def _write_places(table: NDArray[np.void], rows: NDArray[np.bool_], found: Found) -> None:
         table["start"][rows] = found.start[rows]
         table["stop"][rows] = found.start[rows] + found.size[rows]
         table["sum"][rows] = found.sum[rows]

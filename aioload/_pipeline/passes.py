@@ -203,10 +203,10 @@ class Pass:
                 return run
             stop = (step + stop + 1) // 2
 
-    def _marked(self, run: Run, *, found_before: bool = False) -> Run:
+    def _marked(self, run: Run, *, anew: bool = False) -> Run:
         """Return a run that knows what is kept of its records."""
         caching = self._house.caching
-        return run if caching is None else caching.mark(run, found_before=found_before)
+        return run if caching is None else caching.mark(run, anew=anew)
 
     def _count(self, run: Run) -> None:
         """Count what a run brings."""
@@ -319,11 +319,11 @@ class Pass:
 
         It waits until it gets that: no other way is left.
         """
-        found_before = False
+        anew = False
         while True:
             await self._house.memory.until_gone(order)
             run = plan_run(self.plan, step, step + 1, order=order, with_pieces=False)
-            run = self._marked(run, found_before=found_before)
+            run = self._marked(run, anew=anew)
             try:
                 if self._map(run):
                     brought = await self._bring_table(run, alone=True)
@@ -334,7 +334,7 @@ class Pass:
                 if isinstance(first_of(error), Unmapped):
                     self._refuse_to_map(run)
                 elif isinstance(first_of(error), Lost):
-                    found_before = True
+                    anew = True
                 else:
                     raise
             else:

@@ -24,11 +24,12 @@ from .._workers.layout import align
 if TYPE_CHECKING:
     from .._workers.pool import Order as Urgency
     from ..batching import BudgetPart
+    from ..cache.shelf import Found
     from ..order import Order
     from ..part import Part
     from ..table import Table
 
-__all__ = ["Kept", "Piece", "Plan", "Read", "Run", "merge", "plan_run", "stretches"]
+__all__ = ["Piece", "Plan", "Read", "Run", "merge", "plan_run", "stretches"]
 
 AT_ONCE = 480
 """Positions that are looked at without a break. numpy lets other threads go on in each operation on arrays of
@@ -62,17 +63,6 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Kept:
-    """What is kept of the records of a run."""
-
-    rows: NDArray[np.bool_]  # of the run's table: those whose samples were kept
-    tier: NDArray[np.uint32]  # of each row, as `TABLE` has it
-    start: NDArray[np.uint64]  # of the kept ones
-    size: NDArray[np.uint64]
-    sum: NDArray[np.uint32]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Run:
     """Consecutive steps that walk through the pipeline together."""
 
@@ -86,7 +76,7 @@ class Run:
     pieces: tuple[Piece, ...]
     first_position: int  # of the epoch: no record of the run's own stands before it
     stop_position: int  # later runs begin here
-    kept: Kept | None = None  # records whose samples were kept, so that they are not read
+    kept: Found | None = None  # of each record: samples that were kept are not read
 
     @property
     def alone(self) -> NDArray[np.int64]:

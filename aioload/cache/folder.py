@@ -62,17 +62,17 @@ class SampleFolder:
             OSError: it cannot be made or read.
         """
         place = self.root / key
-        while True:
-            place.mkdir(parents=True, exist_ok=True)
-            fd = os.open(place / "use", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(fd, fcntl.LOCK_SH)  # whoever has it alone is about to remove it, and soon done
-            if _is_there(place / "use", fd):
-                break
-            os.close(fd)
-        os.utime(place / "use")
-        if not (place / "about.json").exists():
-            (place / "about.json").write_text(json.dumps(about, indent=1, sort_keys=True))
-        found = KeyFolder(place, fd)
+        use = None
+        while use is None:  # somebody may remove what nobody uses, just now
+            use = _used_by_us(place)
+        try:
+            os.utime(place / "use")
+            if not (place / "about.json").exists():
+                (place / "about.json").write_text(json.dumps(about, indent=1, sort_keys=True))
+        except BaseException:
+            os.close(use)
+            raise
+        found = KeyFolder(place, use)
         found.trim()
         return found
 
@@ -89,15 +89,14 @@ class SampleFolder:
         """
         with locked_file(self.root / "ledger", _PATIENCE):
             step = max(self.step, least)
-            left = self.limit - self._used()
+            left = self.limit - self.used()
             while left < step:
                 if left >= least:
                     step = least
                     break
-                freed = self._evict()
-                if not freed:
+                if not self._evict():
                     return length
-                left += freed
+                left = self.limit - self.used()
             if self._free() < step:
                 raise OSError(errno.ENOSPC, "the disk is nearly full", str(self.root))
             os.ftruncate(fd, length + step)
@@ -105,9 +104,6 @@ class SampleFolder:
 
     def used(self) -> int:
         """Return the bytes that all of it may take."""
-        return self._used()
-
-    def _used(self) -> int:
         return sum(size for key in self._keys() for _, size in _files(key))
 
     def _keys(self) -> Iterator[Path]:
@@ -116,18 +112,15 @@ class SampleFolder:
                 if entry.is_dir(follow_symlinks=False):
                     yield Path(entry.path)
 
-    def _evict(self) -> int:
-        """Remove the key that was used least lately, of those that nobody uses; return the bytes freed."""
-        for key in sorted(self._keys(), key=_last_use):
-            size = sum(size for _, size in _files(key))
-            if size and self._remove(key):
-                return size
-        return 0
+    def _evict(self) -> bool:
+        """Remove the key that was used least lately, of those that nobody uses; False: there is none."""
+        return any(self._remove(key) for key in sorted(self._keys(), key=_last_use))
 
     def _remove(self, key: Path) -> bool:
+        """Remove a key, or what is left of one; False: somebody uses it, or it is not ours to remove."""
         with contextlib.suppress(OSError):
             if key.name.startswith("gone-"):
-                shutil.rmtree(key, ignore_errors=True)
+                shutil.rmtree(key)
                 return True
             fd = os.open(key / "use", os.O_RDWR | os.O_CLOEXEC)
             try:
@@ -161,19 +154,12 @@ class KeyFolder:
 
     def fresh(self) -> Iterator[tuple[str, NDArray[np.void]]]:
         """Yield files, and what was listed of each since the last call; older files come first."""
-        lists = []
-        with os.scandir(self.place) as entries:
-            for entry in entries:
-                if entry.name.endswith(LIST):
-                    found = entry.stat()
-                    if found.st_size >= self._read.get(entry.name, 0) + LISTED.itemsize:
-                        lists.append((found.st_mtime_ns, entry.name))
-        for _, name in sorted(lists):
+        for name in self._grown():
             data = _read_from(self.place / name, self._read.get(name, 0))
-            entries_, looked_at = parse_list(data)
+            entries, looked_at = parse_list(data)
             self._read[name] = self._read.get(name, 0) + looked_at
-            if len(entries_):
-                yield name.removesuffix(LIST) + DATA, entries_
+            if len(entries):
+                yield name.removesuffix(LIST) + DATA, entries
 
     def trim(self) -> None:
         """Give back what writers that have ended had taken and not used."""
@@ -197,6 +183,18 @@ class KeyFolder:
         if use >= 0:
             self.trim()
             os.close(use)
+
+    def _grown(self) -> list[str]:
+        """Return the lists that were written to since the last look, older ones first."""
+        lists = []
+        # somebody may have removed it all: then nothing is new, and what is known will be found missing
+        with contextlib.suppress(OSError), os.scandir(self.place) as entries:
+            for entry in entries:
+                if entry.name.endswith(LIST):
+                    found = entry.stat()
+                    if found.st_size >= self._read.get(entry.name, 0) + LISTED.itemsize:
+                        lists.append((found.st_mtime_ns, entry.name))
+        return [name for _, name in sorted(lists)]
 
 
 class DiskWriter:
@@ -258,6 +256,32 @@ class DiskWriter:
         self._list = os.open(name.with_suffix(LIST), flags | os.O_APPEND, 0o600)
 
 
+def _used_by_us(place: Path) -> int | None:
+    """Return a descriptor that keeps others from removing a key; None where one has done so meanwhile."""
+    place.mkdir(parents=True, exist_ok=True)
+    try:
+        fd = os.open(place / "use", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH)  # whoever has it alone is about to remove it, and soon done
+        is_there = _is_there(place / "use", fd)
+    except BaseException:
+        os.close(fd)
+        raise
+    if is_there:
+        return fd
+    os.close(fd)
+    return None
+
+
+def _is_there(path: Path, fd: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(fd))
+    except FileNotFoundError:
+        return False
+
+
 def _files(key: Path) -> Iterator[tuple[Path, int]]:
     """Yield the files of a key, and their sizes."""
     with contextlib.suppress(OSError), os.scandir(key) as entries:
@@ -273,17 +297,10 @@ def _last_use(key: Path) -> float:
         return 0.0
 
 
-def _is_there(path: Path, fd: int) -> bool:
-    try:
-        return os.path.samestat(path.stat(), os.fstat(fd))
-    except FileNotFoundError:
-        return False
-
-
 def _read_from(path: Path, start: int) -> bytes:
     try:
         with path.open("rb") as file:
             file.seek(start)
             return file.read()
-    except FileNotFoundError:
+    except OSError:  # what cannot be read is not kept
         return b""

@@ -34,25 +34,28 @@ _MAGIC = b"aioload1"
 _NEXT, _CLOSED = 24, 32  # where in the head
 _LEAST_CHUNK, _MOST_CHUNK = 4096, 4 << 20
 _CHUNK_SHARE = 1024  # of the limit: what workers leave unused of their last chunks stays below a hundredth
-
-
-_PATIENCE, _POLL_SECONDS = 0.2, 0.0002
+_PATIENCE, _POLL_SECONDS = 0.2, 0.0002  # for the head's lock, which is held for microseconds
 
 
 class MemoryStore:
     """Samples in shared memory.
 
     Args:
-        fd: of the memory; it becomes this object's own.
+        fd: of the memory; it becomes this object's own, and is closed if that fails.
+
+    Raises:
+        OSError: it cannot be mapped.
+        ValueError: it is no such memory.
     """
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
-        magic, self.records, self.limit, *_ = _HEAD.unpack(os.pread(fd, _HEAD.size, 0))
-        if magic != _MAGIC or os.fstat(fd).st_size != self.limit:
+        try:
+            self.records, self.limit = _parse_head(fd)
+            mapping = mmap.mmap(fd, _first(self.records))
+        except BaseException:
             os.close(fd)
-            raise ValueError("this is no memory of kept samples")
-        mapping = mmap.mmap(fd, _first(self.records))
+            raise
         self._head = np.frombuffer(mapping, np.uint64, 3, _NEXT - 8)  # limit, next, closed
         self.index: NDArray[np.void] = np.frombuffer(mapping, ENTRY, self.records, _HEAD_BYTES)
         """[records] where each lies; others write to it."""
@@ -73,7 +76,11 @@ class MemoryStore:
             OSError: the system gives no such memory.
         """
         fd = _open(limit)
-        os.pwrite(fd, _HEAD.pack(_MAGIC, records, limit, _first(records), 0), 0)
+        try:
+            os.pwrite(fd, _HEAD.pack(_MAGIC, records, limit, _first(records), 0), 0)
+        except BaseException:
+            os.close(fd)
+            raise
         return cls(fd)
 
     @staticmethod
@@ -185,6 +192,15 @@ class MemoryStore:
                 time.sleep(_POLL_SECONDS)
             else:
                 return True
+
+
+def _parse_head(fd: int) -> tuple[int, int]:
+    """Return the records that a memory is for, and its limit."""
+    head = os.pread(fd, _HEAD.size, 0).ljust(_HEAD.size, b"\0")
+    magic, records, limit, *_ = _HEAD.unpack(head)
+    if magic != _MAGIC or os.fstat(fd).st_size != limit:
+        raise ValueError("this is no memory of kept samples")
+    return records, limit
 
 
 def _first(records: int) -> int:

@@ -78,17 +78,22 @@ def share(name: str, make: Callable[[], MemoryStore]) -> tuple[MemoryStore, Host
 
     Returns:
         None where nothing can be shared.
+
+    Raises:
+        OSError: `make` has failed.
     """
     if not sys.platform.startswith("linux"):
         return None
+    address = f"\0aioload-cache-{os.getuid()}-{name}"
     deadline = time.monotonic() + _PATIENCE
     while time.monotonic() < deadline:
-        listening = _bind(f"\0aioload-cache-{os.getuid()}-{name}")
+        try:
+            listening = _bind(address)
+        except OSError:  # a sandbox that has no such sockets, say
+            return None
         if listening is not None:
-            store = make()
-            listening.listen(64)
-            return store, Host(listening, store)
-        found = _ask(f"\0aioload-cache-{os.getuid()}-{name}")
+            return _hosted(listening, make)
+        found = _ask(address)
         if found is not None:
             return found, None
         time.sleep(_POLL_SECONDS)
@@ -114,6 +119,17 @@ def _bind(address: str) -> socket.socket | None:
     return made
 
 
+def _hosted(listening: socket.socket, make: Callable[[], MemoryStore]) -> tuple[MemoryStore, Host]:
+    """Return a new memory, and what hands it to those who ask this socket."""
+    try:
+        store = make()
+        listening.listen(64)
+    except BaseException:
+        listening.close()  # others would wait for it
+        raise
+    return store, Host(listening, store)
+
+
 def _ask(address: str) -> MemoryStore | None:
     """Return the memory that whoever has this name hands out."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
@@ -129,7 +145,7 @@ def _ask(address: str) -> MemoryStore | None:
         os.set_inheritable(fd, False)
         try:
             return MemoryStore(fd)
-        except (OSError, ValueError, struct.error):
+        except (OSError, ValueError):
             return None
     return None
 

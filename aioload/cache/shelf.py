@@ -57,8 +57,8 @@ class Found:
     """CRC-32C of these."""
 
     @property
-    def kept(self) -> NDArray[np.bool_]:
-        """Which of them are."""
+    def rows(self) -> NDArray[np.bool_]:
+        """Which of them are kept."""
         found: NDArray[np.bool_] = self.tier >= IN_MEMORY
         return found
 
@@ -193,7 +193,7 @@ class Shelf:
             return None
         name = name_of_job([key.digest for key in keys], records, self._holding.tiers.memory)
         found = share(name, lambda: MemoryStore.create(records, limit))
-        if found is None or found[0].records != records:
+        if found is None:
             return None
         store, self._host = found
         return store

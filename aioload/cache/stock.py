@@ -29,6 +29,7 @@ NOT_KEPT, TO_KEEP, IN_MEMORY, FIRST_FILE = 0, 1, 2, 3
 _DAMAGED = (ValueError, TypeError, LookupError, AttributeError, RecursionError, struct.error)
 _WAIT_SECONDS, _WAIT_RATE = 0.001, 200e6  # what is in memory comes faster, in bytes a second
 _MOST_FILES = 64  # open at a time
+_MOST_BYTES = (1 << 32) - 1  # of a sample: what an entry can tell
 
 
 class Lost(Exception):
@@ -117,11 +118,11 @@ class Stock:
         # hot: once per record that was kept
         began = time.perf_counter()
         data = np.empty(stop - start, np.uint8)
-        with self._lock:
-            if not self._read(tier, start, data) or google_crc32c.value(data) != sum_:
-                raise Lost
-            if tier >= FIRST_FILE and self._memory is not None:
-                self._memory.put(self._plan.first_slots[source] + record, data, sum_)
+        if not self._fill(tier, start, data, sum_):
+            raise Lost
+        if tier >= FIRST_FILE and self._memory is not None:
+            with self._lock:
+                self._keep_in_memory(source, record, data, sum_)
         try:
             kept = unpack(data)
         except _DAMAGED as error:
@@ -134,13 +135,10 @@ class Stock:
 
     def find_lost(self, table: NDArray[np.void]) -> None:
         """Count all of a job's samples that are not what was kept: where one is, there may be more."""
-        for start, stop, record, _, sum_, _, source, _, tier in table.tolist():
-            if tier >= IN_MEMORY:
-                data = np.empty(stop - start, np.uint8)
-                with self._lock:
-                    whole = self._read(tier, start, data) and google_crc32c.value(data) == sum_
-                if not whole:
-                    self.tally.lost.append((source, record, start))
+        kept = table[table["tier"] >= IN_MEMORY][["source", "record", "tier", "start", "stop", "sum"]]
+        for source, record, tier, start, stop, sum_ in kept.tolist():
+            if not self._fill(tier, start, np.empty(stop - start, np.uint8), sum_):
+                self.tally.lost.append((source, record, start))
 
     def find_late(self, source: int, record: int) -> Kept | None:
         """Return a sample that was kept in memory since its run was planned; None if it was not.
@@ -170,11 +168,14 @@ class Stock:
         except (Unkeepable, ValueError, RecursionError) as error:
             self.tally.notes.append(("unkeepable", str(error)))
             return
+        if len(data) > _MOST_BYTES:
+            self.tally.notes.append(
+                ("unkeepable", f"a sample of {len(data)} bytes, of {_MOST_BYTES} at most")
+            )
+            return
         sum_ = google_crc32c.value(data)
-        slot = self._plan.first_slots[source] + record
         with self._lock:
-            kept = self._memory is not None and not self._closed and self._memory.put(slot, data, sum_)
-            if kept or self._write(source, record, data, sum_):
+            if self._keep_in_memory(source, record, data, sum_) or self._write(source, record, data, sum_):
                 self.tally.stored += 1
                 self.tally.stored_bytes += len(data)
 
@@ -201,6 +202,11 @@ class Stock:
         writer = self._writers.get(source)
         return self._folder is not None and (writer is None or not writer.is_full)
 
+    def _keep_in_memory(self, source: int, record: int, data: NDArray[np.uint8], sum_: int) -> bool:
+        if self._memory is None or self._closed:
+            return False
+        return self._memory.put(self._plan.first_slots[source] + record, data, sum_)
+
     def _write(self, source: int, record: int, data: NDArray[np.uint8], sum_: int) -> bool:
         if self._folder is None or self._closed:
             return False
@@ -214,6 +220,11 @@ class Stock:
             self._folder = None  # what is there can be read all the same
             self.tally.notes.append(("disk", f"{error.strerror or error} ({self._plan.folder})"))
             return False
+
+    def _fill(self, tier: int, start: int, data: NDArray[np.uint8], sum_: int) -> bool:
+        """Fill an array with what lies at a place; return whether it is what was kept there."""
+        with self._lock:
+            return self._read(tier, start, data) and google_crc32c.value(data) == sum_
 
     def _read(self, tier: int, start: int, data: NDArray[np.uint8]) -> bool:
         if self._closed:

@@ -63,8 +63,8 @@ class Disk:
     def __post_init__(self) -> None:
         try:
             object.__setattr__(self, "path", os.fspath(self.path))
-        except TypeError:
-            raise ConfigError(f"path must be a folder, got {self.path!r}") from None
+        except TypeError as error:
+            raise ConfigError(f"path must be a folder, got {self.path!r}") from error
         if not self.path:
             raise ConfigError("path must be a folder, got an empty text")
         object.__setattr__(self, "limit", parse_bytes(self.limit, name="limit"))
@@ -86,7 +86,9 @@ class Tiers:
     """What is kept where: memory first, and the rest on the disk."""
 
     memory: Memory | None = None
+    """None: nothing in memory."""
     disk: Disk | None = None
+    """None: nothing on a disk."""
 
     @classmethod
     def of(cls, cache: Any) -> Tiers | None:

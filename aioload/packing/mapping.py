@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import cloudpickle
@@ -246,22 +246,32 @@ def _looked(mapper: Mapper, look: _Look, position: int) -> _Look:
 def _measured(found: Prepared, fields: Fields) -> tuple[Fields, int]:
     """Return the fields, told from the result where they are not known, and the bytes that it takes."""
     fields = fields or check_fields({name: kind_for(name, value) for name, value in found.values.items()})
-    form, kinds = NativeFormat(fields), dict(fields)
-    values = {name: storable(kinds.get(name, ""), value) for name, value in found.values.items()}
-    chunks = form.join(found.key, encoded(form, values, found.key))
+    form = NativeFormat(fields)
+    chunks = form.join(found.key, encoded(form, _stored(found, dict(fields)), found.key))
     return fields, sum(len(chunk) for chunk in chunks)
 
 
-@dataclass(frozen=True)
+def _stored(found: Prepared, kinds: Mapping[str, str]) -> dict[str, Any]:
+    """Return what a function returned as the kinds of fields take it."""
+    return {name: storable(kinds.get(name, ""), value) for name, value in found.values.items()}
+
+
+@dataclass(frozen=True, slots=True)
 class _MapJob:
     """What is the same for all shards."""
 
     parts: Parts
+    """Where they go."""
     fields: Fields
+    """Names and kinds of the results."""
     columns: tuple[str, ...]
+    """Fields whose values the index keeps."""
     metadata: Any
+    """Of the set."""
     skip_bad: bool
+    """Whether bad records are left out."""
     mapper: Mapper
+    """What is done to records."""
 
     def records(self, task: ShardTask) -> Generator[Prepared | Unreadable, None, None]:
         """Yield what the function makes of each record."""
@@ -271,8 +281,8 @@ class _MapJob:
                 yield found
                 continue
             try:
-                values = {name: storable(kinds.get(name, ""), value) for name, value in found.values.items()}
+                values = _stored(found, kinds)
             except Exception as error:  # of an array that is no picture, say
                 yield unreadable(error, found.name)
             else:
-                yield Prepared(found.name, found.key, values, 1)
+                yield replace(found, values=values)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -115,6 +117,29 @@ def test_another_key_makes_room(tmp_path: Path) -> None:
     assert (in_use, unused, old.place.exists()) == ([False], [True], False)
 
 
+def test_what_cannot_be_removed_makes_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What somebody else has left, and only they can remove, still counts against the limit."""
+    monkeypatch.setattr("aioload.cache.folder.shutil.rmtree", refuse)
+    folder = SampleFolder(tmp_path, LIMIT)
+    left = folder.root / "gone-0123"
+    left.mkdir(parents=True)
+    (left / "x.data").write_bytes(bytes(LIMIT))
+    key = folder.open(KEY, {})
+    writer = DiskWriter(folder, key.place)
+
+    taken = write(writer, 1)
+    writer.close()
+    key.close()
+
+    assert (taken, left.exists()) == ([False], True)
+
+
+def refuse(path: Path, *, ignore_errors: bool = False) -> None:
+    """Stand for a folder that is not ours to remove."""
+    if not ignore_errors:
+        raise PermissionError(path)
+
+
 def test_a_writer_that_was_killed_leaves_what_is_whole(tmp_path: Path) -> None:
     """Whatever a kill cuts off, each listed sample is right, and room that was not used comes back."""
     code = (
@@ -142,6 +167,45 @@ def test_a_writer_that_was_killed_leaves_what_is_whole(tmp_path: Path) -> None:
     [data] = key.place.glob(f"*{DATA}")
     [list_] = key.place.glob(f"*{LIST}")
     assert data.stat().st_size == list_.stat().st_size // LISTED.itemsize * 4096
+
+
+def test_a_key_that_goes_while_it_is_opened_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever makes room may remove it between the two steps in which another opens it."""
+    mkdir, removals = Path.mkdir, iter([True])
+
+    def mkdir_and_lose(path: Path, *mode: int, **options: Any) -> None:
+        mkdir(path, *mode, **options)
+        if path.name == KEY and next(removals, False):
+            shutil.rmtree(path)
+
+    monkeypatch.setattr(Path, "mkdir", mkdir_and_lose)
+    key = SampleFolder(tmp_path, LIMIT).open(KEY, {})
+
+    assert (key.place / "about.json").exists()
+    key.close()
+
+
+def test_a_folder_that_goes_while_it_is_used_has_nothing_new(tmp_path: Path) -> None:
+    """Somebody may remove all of it by hand; that is no error for whoever reads there."""
+    key = SampleFolder(tmp_path, LIMIT).open(KEY, {})
+    shutil.rmtree(tmp_path)
+
+    found = read(key)
+    key.close()
+
+    assert found == {}
+
+
+def test_a_key_that_cannot_be_opened_is_not_in_use(tmp_path: Path) -> None:
+    """What fails on the way holds no lock, so that others can make room."""
+    before = len([*Path("/proc/self/fd").iterdir()])
+
+    with pytest.raises(TypeError):
+        SampleFolder(tmp_path, LIMIT).open(KEY, {"no JSON": object()})
+
+    assert len([*Path("/proc/self/fd").iterdir()]) == before
 
 
 def test_a_disk_that_cannot_be_written_to_says_so(tmp_path: Path) -> None:

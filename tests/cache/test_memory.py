@@ -129,10 +129,14 @@ def test_a_closed_memory_is_given_back_at_once(store: MemoryStore) -> None:
     assert "memfd:aioload-cache" not in Path("/proc/self/maps").read_text()
 
 
-def test_what_is_no_such_memory_is_refused() -> None:
-    """Memory of another make is never read as if it were samples."""
+@pytest.mark.parametrize("size", [LIMIT, 10], ids=["other", "short"])
+def test_what_is_no_such_memory_is_refused(size: int) -> None:
+    """Memory of another make is never read as if it were samples, and is closed."""
     fd = os.memfd_create("other")
-    os.ftruncate(fd, LIMIT)
+    os.ftruncate(fd, size)
 
     with pytest.raises(ValueError, match="no memory of kept samples"):
         MemoryStore(fd)
+
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)

@@ -66,6 +66,22 @@ def test_a_closed_memory_is_made_anew(tmp_path: Path) -> None:
         store.close()
 
 
+def test_a_memory_that_cannot_be_made_leaves_its_name_free(tmp_path: Path) -> None:
+    """The next who asks makes it, instead of waiting for nobody."""
+
+    def fail() -> MemoryStore:
+        raise MemoryError
+
+    with pytest.raises(MemoryError) as kept:
+        share(named(tmp_path), fail)
+    store, host = share(named(tmp_path), make) or pytest.fail("nothing is shared")
+
+    assert kept.value.__traceback__ is not None  # its frames are alive: nothing was freed by chance
+    assert host is not None
+    host.close()
+    store.close()
+
+
 def test_a_killed_host_harms_nobody(tmp_path: Path) -> None:
     """Who has the memory keeps it, and the next who asks makes one."""
     code = (
@@ -104,6 +120,19 @@ def test_whoever_does_not_answer_is_not_waited_for(tmp_path: Path, monkeypatch: 
         deaf.listen()
 
         assert share(named(tmp_path), make) is None
+
+
+def test_where_there_are_no_such_sockets_nothing_is_shared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A system that refuses them leaves each rank its own memory."""
+
+    def refuse(address: str) -> None:
+        raise PermissionError(address)
+
+    monkeypatch.setattr(sharing, "_bind", refuse)
+
+    assert share(named(tmp_path), make) is None
 
 
 def test_another_user_is_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
