@@ -108,7 +108,7 @@ class SampleFolder:
         return self._used()
 
     def _used(self) -> int:
-        return sum(size for key in self._keys() for _, size in _files(key))
+        return sum(found.st_size for key in self._keys() for _, found in _files(key))
 
     def _keys(self) -> Iterator[Path]:
         with contextlib.suppress(FileNotFoundError), os.scandir(self.root) as entries:
@@ -119,7 +119,7 @@ class SampleFolder:
     def _evict(self) -> int:
         """Remove the key that was used least lately, of those that nobody uses; return the bytes freed."""
         for key in sorted(self._keys(), key=_last_use):
-            size = sum(size for _, size in _files(key))
+            size = sum(found.st_size for _, found in _files(key))
             if size and self._remove(key):
                 return size
         return 0
@@ -160,14 +160,14 @@ class KeyFolder:
         self._read: dict[str, int] = {}  # bytes of each list that were looked at
 
     def fresh(self) -> Iterator[tuple[str, NDArray[np.void]]]:
-        """Yield files, and what was listed of each since the last call; older files come first."""
+        """Yield files, and what was listed of each since the last call; older files come first.
+
+        Whoever removes them, or the folder, while it is in use loses what was kept, and nothing else.
+        """
         lists = []
-        with os.scandir(self.place) as entries:
-            for entry in entries:
-                if entry.name.endswith(LIST):
-                    found = entry.stat()
-                    if found.st_size >= self._read.get(entry.name, 0) + LISTED.itemsize:
-                        lists.append((found.st_mtime_ns, entry.name))
+        for path, found in list(_files(self.place)):
+            if path.suffix == LIST and found.st_size >= self._read.get(path.name, 0) + LISTED.itemsize:
+                lists.append((found.st_mtime_ns, path.name))
         for _, name in sorted(lists):
             data = _read_from(self.place / name, self._read.get(name, 0))
             entries_, looked_at = parse_list(data)
@@ -177,7 +177,7 @@ class KeyFolder:
 
     def trim(self) -> None:
         """Give back what writers that have ended had taken and not used."""
-        for path, size in list(_files(self.place)):
+        for path, found in list(_files(self.place)):
             if path.suffix != DATA:
                 continue
             with contextlib.suppress(OSError):
@@ -186,7 +186,7 @@ class KeyFolder:
                     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     entries, _ = parse_list(_read_from(path.with_suffix(LIST), 0))
                     stop = int((entries["start"] + entries["size"]).max(initial=0))
-                    if stop < size:
+                    if stop < found.st_size:
                         os.ftruncate(fd, stop)
                 finally:
                     os.close(fd)
@@ -258,12 +258,12 @@ class DiskWriter:
         self._list = os.open(name.with_suffix(LIST), flags | os.O_APPEND, 0o600)
 
 
-def _files(key: Path) -> Iterator[tuple[Path, int]]:
-    """Yield the files of a key, and their sizes."""
+def _files(key: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """Yield the files of a key, and what the system tells of them."""
     with contextlib.suppress(OSError), os.scandir(key) as entries:
         for entry in entries:
             with contextlib.suppress(FileNotFoundError):
-                yield Path(entry.path), entry.stat(follow_symlinks=False).st_size
+                yield Path(entry.path), entry.stat(follow_symlinks=False)
 
 
 def _last_use(key: Path) -> float:
@@ -285,5 +285,5 @@ def _read_from(path: Path, start: int) -> bytes:
         with path.open("rb") as file:
             file.seek(start)
             return file.read()
-    except FileNotFoundError:
+    except OSError:
         return b""
