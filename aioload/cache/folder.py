@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from ..bytelocks import Busy, locked_file
 from .entries import LISTED, listed, parse_list
 
-__all__ = ["DATA", "LIST", "DiskWriter", "KeyFolder", "SampleFolder"]
+__all__ = ["DATA", "LIST", "DiskWriter", "KeyFolder", "SampleFolder", "last_use", "taken"]
 
 ROOT = "aioload-samples-1"
 DATA, LIST = ".data", ".list"
@@ -108,9 +108,10 @@ class SampleFolder:
         return self._used()
 
     def _used(self) -> int:
-        return sum(found.st_size for key in self._keys() for _, found in _files(key))
+        return sum(map(taken, self.kept()))
 
-    def _keys(self) -> Iterator[Path]:
+    def kept(self) -> Iterator[Path]:
+        """Yield the folder of each key."""
         with contextlib.suppress(FileNotFoundError), os.scandir(self.root) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
@@ -118,13 +119,14 @@ class SampleFolder:
 
     def _evict(self) -> int:
         """Remove the key that was used least lately, of those that nobody uses; return the bytes freed."""
-        for key in sorted(self._keys(), key=_last_use):
-            size = sum(found.st_size for _, found in _files(key))
-            if size and self._remove(key):
+        for key in sorted(self.kept(), key=last_use):
+            size = taken(key)
+            if size and self.remove(key):
                 return size
         return 0
 
-    def _remove(self, key: Path) -> bool:
+    def remove(self, key: Path) -> bool:
+        """Remove a key that nobody uses; tell whether it has gone."""
         with contextlib.suppress(OSError):
             if key.name.startswith("gone-"):
                 shutil.rmtree(key, ignore_errors=True)
@@ -266,7 +268,13 @@ def _files(key: Path) -> Iterator[tuple[Path, os.stat_result]]:
                 yield Path(entry.path), entry.stat(follow_symlinks=False)
 
 
-def _last_use(key: Path) -> float:
+def taken(key: Path) -> int:
+    """Return the bytes that a key takes."""
+    return sum(found.st_size for _, found in _files(key))
+
+
+def last_use(key: Path) -> float:
+    """Return when a key was last opened, in seconds of the epoch."""
     try:
         return (key / "use").stat().st_mtime
     except OSError:
