@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from aioload.bytelocks import ByteLock
+from aioload.cache.folder import SampleFolder
 from aioload.cli._app import app
 from aioload.storage import Cached, MemoryStorage, Packed, Unpacked, read
 from aioload.storage.cachefolder import default_cache_folder
@@ -240,3 +241,30 @@ def test_indexes_go_last_for_room(mixed: Path) -> None:
     aio("cache", "prune", "--dir", mixed, "--bytes", "16KiB")
 
     assert kinds(mixed) == [("index", f"{'a' * 16}.index"), ("index", f"{'b' * 16}.index")]
+
+
+def test_kept_samples_are_listed_and_removed(tmp_path: Path) -> None:
+    """What `cache=Disk(…)` keeps is told by set and code, and goes unless a program has it open."""
+    # given samples that two versions of the user's code have left, one of which is open
+    about = {"set": "0123456789", "decoders": {}, "prepare": "mels:prepare", "version": "1"}
+    folder = SampleFolder(tmp_path, 1 << 20)
+    folder.open("old", about).close()
+    (folder.root / "old" / "some.data").write_bytes(b"0" * 3000)
+    (folder.root / "old" / "some.list").write_bytes(b"")
+    opened = folder.open("new", about | {"version": None})
+
+    # when all is listed and pruned
+    told = json.loads(aio("cache", "ls", "--dir", tmp_path, "--json").stdout)["files"]
+    text = aio("cache", "ls", "--dir", tmp_path).stdout
+    pruned = json.loads(aio("cache", "prune", "--all", "--dir", tmp_path, "--json").stdout)
+    opened.close()
+
+    # then both were told, and the one in use has stayed
+    assert [(file["kind"], file["address"], file["in_use"]) for file in told] == [
+        ("samples", "set 01234567, mels:prepare", True),
+        ("samples", "set 01234567, mels:prepare, version '1'", False),
+    ]
+    assert "set 01234567, mels:prepare, version '1'" in text
+    assert pruned["removed"] == 1
+    assert pruned["removed_bytes"] > 3000
+    assert [key.name for key in folder.kept()] == ["new"]

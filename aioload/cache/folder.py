@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from ..bytelocks import Busy, locked_file
 from .entries import LISTED, listed, parse_list
 
-__all__ = ["DATA", "LIST", "DiskWriter", "KeyFolder", "SampleFolder"]
+__all__ = ["DATA", "LIST", "DiskWriter", "KeyFolder", "SampleFolder", "last_use", "taken"]
 
 ROOT = "aioload-samples-1"
 DATA, LIST = ".data", ".list"
@@ -104,9 +104,10 @@ class SampleFolder:
 
     def used(self) -> int:
         """Return the bytes that all of it may take."""
-        return sum(size for key in self._keys() for _, size in _files(key))
+        return sum(map(taken, self.kept()))
 
-    def _keys(self) -> Iterator[Path]:
+    def kept(self) -> Iterator[Path]:
+        """Yield the folder of each key."""
         with contextlib.suppress(FileNotFoundError), os.scandir(self.root) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
@@ -114,9 +115,9 @@ class SampleFolder:
 
     def _evict(self) -> bool:
         """Remove the key that was used least lately, of those that nobody uses; False: there is none."""
-        return any(self._remove(key) for key in sorted(self._keys(), key=_last_use))
+        return any(self.remove(key) for key in sorted(self.kept(), key=last_use))
 
-    def _remove(self, key: Path) -> bool:
+    def remove(self, key: Path) -> bool:
         """Remove a key, or what is left of one; False: somebody uses it, or it is not ours to remove."""
         with contextlib.suppress(OSError):
             if key.name.startswith("gone-"):
@@ -290,7 +291,13 @@ def _files(key: Path) -> Iterator[tuple[Path, int]]:
                 yield Path(entry.path), entry.stat(follow_symlinks=False).st_size
 
 
-def _last_use(key: Path) -> float:
+def taken(key: Path) -> int:
+    """Return the bytes that a key takes."""
+    return sum(size for _, size in _files(key))
+
+
+def last_use(key: Path) -> float:
+    """Return when a key was last opened, in seconds of the epoch."""
     try:
         return (key / "use").stat().st_mtime
     except OSError:

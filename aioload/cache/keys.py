@@ -16,7 +16,7 @@ from ..identity import Identity, identity
 
 __all__ = ["Key", "key_of"]
 
-_FORMAT = 1  # of packed samples: another reads none of these
+_FORMAT = 2  # of packed samples: another reads none of these
 _PACKAGES = ("numpy", "pillow", "opencv-python-headless", "simplejpeg", "soundfile")  # what decoders call
 
 

@@ -1,4 +1,4 @@
-"""`aioload cache`: what the disk cache of network storage holds, and what of it goes."""
+"""`aioload cache`: what is cached on this disk, and what of it goes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from ..cache.contents import KeptSamples
 from ..foreign.indexes import KeptIndexes
 from ..storage.cachefolder import CacheFolder, default_cache_folder
 from ..storage.unpackedfiles import UnpackedFiles
@@ -22,15 +23,15 @@ __all__ = ["cache"]
 
 cache = typer.Typer(
     no_args_is_help=True,
-    help="Look at the cache folder, and empty it: what was read from networks, files that were unpacked, and "
-    "indexes of shards of others.",
+    help="Look at the cache folder, and empty it: what was read from networks, files that were unpacked, "
+    "indexes of shards of others, and samples that cache=Disk(DIR) keeps.",
 )
 
 _DAY = 24 * 3600
 _WIDE = 1000  # columns where there is no terminal: nothing is cut off for the next program
 
 Folder = Annotated[Path | None, typer.Option("--dir", metavar="DIR", show_default=False,
-    help="The folder given as cache_dir; without, the user's folder for caches.")]  # fmt: skip
+    help="The folder given as cache_dir, or to Disk; without, the user's folder for caches.")]  # fmt: skip
 
 
 @cache.command("ls")
@@ -65,12 +66,15 @@ def prune(
 
     path = folder or default_cache_folder()
     before = None if older is None else time.time() - older * _DAY
-    indexes = KeptIndexes(path)
+    gone: list[Any] = []
     # indexes go last: they are small, and dear to make
-    room = (keep or 0) - sum(index.num_bytes for index in indexes.files())
-    evicted = CacheFolder(path, None).prune(max(room, 0), older_than=before)
-    others = sum(file.num_bytes for file in _files(path) if file.kind != "index")
-    gone = [*evicted, *indexes.prune(max((keep or 0) - others, 0), older_than=before)]
+    for holder, kinds in (
+        (CacheFolder(path, None), ("cached", "unpacked")),
+        (KeptSamples(path), ("samples",)),
+        (KeptIndexes(path), ("index",)),
+    ):
+        others = sum(file.num_bytes for file in _files(path) if file.kind not in kinds)
+        gone += holder.prune(max((keep or 0) - others, 0), older_than=before)
     left = _files(path)
     freed = sum(each.num_bytes for each in gone)
     used = sum(file.in_use for file in left)
@@ -91,7 +95,7 @@ class _File:
     """A file of the cache, as it is shown."""
 
     kind: str
-    """`cached` of a network, `unpacked`, or an `index`."""
+    """`cached` of a network, `unpacked`, `samples`, or an `index`."""
     address: str
     """What it is of."""
     num_bytes: int
@@ -107,7 +111,12 @@ class _File:
 
 
 def _files(path: Path) -> list[_File]:
-    files = [*_cached(CacheFolder(path, None)), *_unpacked(UnpackedFiles(path)), *_indexes(KeptIndexes(path))]
+    files = [
+        *_cached(CacheFolder(path, None)),
+        *_unpacked(UnpackedFiles(path)),
+        *_samples(KeptSamples(path)),
+        *_indexes(KeptIndexes(path)),
+    ]
     return sorted(files, key=lambda file: (file.kind, file.address))
 
 
@@ -124,6 +133,11 @@ def _unpacked(folder: UnpackedFiles) -> Iterator[_File]:
     for file in folder.files():
         in_use = folder.in_use(file)
         yield _File("unpacked", folder.of(file), file.num_bytes, file.num_bytes, None, file.used, in_use)
+
+
+def _samples(folder: KeptSamples) -> Iterator[_File]:
+    for key in folder.kept():
+        yield _File("samples", folder.of(key), key.num_bytes, None, None, key.used, folder.in_use(key))
 
 
 def _indexes(folder: KeptIndexes) -> Iterator[_File]:
