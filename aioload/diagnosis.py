@@ -15,7 +15,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from .words import share, size
+from .words import count, share, size
 
 if TYPE_CHECKING:
     from .stats import LoaderStats
@@ -29,6 +29,7 @@ _FULL = 0.75  # of the workers busy: then there are too few of them, or they hav
 _NEARLY_FULL = 0.9  # likewise, where more memory would give them more: that costs less than less work
 _MOST = 0.5  # of the waits, or of the work
 _FEW_BATCHES = 8
+_NEW_WORKER = 1.0  # seconds that it takes to replace one, about, with the work that is done again
 _SMALL_READ = 128 << 10  # bytes, below which a read is mostly the way there
 
 
@@ -57,13 +58,19 @@ def diagnose(stats: LoaderStats) -> Diagnosis:
         stats: of the loader: of all it did, of an epoch, or of a stretch of time (`LoaderStats.since`).
     """
     loop = _Loop.of(stats)
-    if loop.seconds <= 0 or not loop.stats.samples:
+    if loop.seconds <= 0 or not loop.stats.batches:
         few = "one batch is too few to tell" if stats.batches else "no batch has been handed out yet"
         return Diagnosis("model", 0.0, 0.0, 0.0, few, "look again later")
     stage = loop.limit()
     evidence, advice = _TOLD[stage](loop)
     if loop.stats.batches < _FEW_BATCHES:
-        evidence += f" (of {loop.stats.batches} batches only, so far)"
+        batches = "1 batch" if loop.stats.batches == 1 else f"{loop.stats.batches} batches"
+        evidence += f" (of {batches} only, so far)"
+    if not loop.stats.samples:
+        evidence += "; not one sample came of it, all were left out"
+    if loop.stats.restarts * _NEW_WORKER > _LIMITING * loop.stats.worker_seconds:  # no stage is to blame
+        evidence += f"; {count(loop.stats.restarts, 'worker')} died meanwhile and had to be replaced"
+        advice = f"find out first why workers die; then {advice}"
     return Diagnosis(stage, loop.stall, loop.rate, loop.reach(stage), evidence, advice)
 
 
@@ -148,9 +155,14 @@ class _Loop:
     def _in_workers(self) -> Stage:
         """Return the stage that limits where workers are busy."""
         stage = max(self.parts, key=self.parts.__getitem__)
-        if stage in ("decode", "prepare", "transform") and not self.inline and self.uneven >= _MOST:
+        if stage in ("decode", "prepare", "transform") and self._is_uneven:
             return "order"
         return stage
+
+    @property
+    def _is_uneven(self) -> bool:
+        """Whether single slow samples hold others up, which takes a second worker that makes them."""
+        return self.stats.num_workers > 1 and self.uneven >= _MOST
 
     def reach(self, stage: Stage) -> float:
         """Return the samples a second that other stages allow."""

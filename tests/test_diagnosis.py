@@ -37,6 +37,11 @@ CASES = {
         {**BUSY, "decode_seconds": 15.0, "check_seconds": 13.0, "mapped": False},
     ),
     "busy with a few slow samples": ("order", {**BUSY, "transform_seconds": 17.0, "uneven_seconds": 12.0}),
+    "one worker busy with a few slow samples": (
+        "transform",
+        {**BUSY, "transform_seconds": 17.0, "uneven_seconds": 12.0, "num_workers": 1},
+    ),
+    "all samples left out": ("transform", {**BUSY, "transform_seconds": 17.0, "samples": 0}),
     "busy handing over": ("order", {**BUSY, "work_seconds": 5.0, "decode_seconds": 4.0}),
     "idle, bytes on their way": (
         "storage",
@@ -235,3 +240,28 @@ def test_a_report_is_about_ten_lines() -> None:
     assert "160 samples/s; it waited 80% of its time" in lines[1]
     assert lines[2].startswith("limit:   decode: 79% of the work on samples")
     assert [line.split(":")[0] for line in lines[2:5]] == ["limit", "reach", "next"]
+
+
+def test_a_single_batch_is_told_as_one() -> None:
+    """Neither as none nor as several."""
+    assert "of 1 batch only" in diagnose(counted(**BUSY, decode_seconds=15.0, batches=1)).evidence
+
+
+def test_workers_that_died_are_told() -> None:
+    """What their replacement costs looks like work of some stage, and is none."""
+    often = diagnose(counted(**BUSY, decode_seconds=15.0, restarts=8))
+    one_in_an_hour = diagnose(
+        replace(counted(**BUSY, restarts=1), worker_seconds=7200.0, busy_seconds=7000.0)
+    )
+
+    assert "8 workers died" in often.evidence
+    assert often.advice.startswith("find out first why workers die")
+    assert "died" not in one_in_an_hour.evidence + one_in_an_hour.advice
+
+
+def test_batches_without_samples_are_told() -> None:
+    """If all samples are left out, a rate of zero has its reason."""
+    found = diagnose(counted(**BUSY, decode_seconds=15.0, samples=0))
+
+    assert "all were left out" in found.evidence
+    assert (found.rate, found.reach) == (0, 0)
