@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scripts
+from batches import Warnings
 from commands import aio, told
 from conftest import TinySet
 from PIL import Image
@@ -131,6 +132,16 @@ def test_kinds_are_told_from_the_first_result(numbers: Path, tmp_path: Path) -> 
     assert sample["tensor"].dtype == np.float32
     assert (sample["whole"], sample["broken"], sample["truth"]) == (7, 0.5, 1)
     assert (sample["text"], bytes(sample["data"]), sample["tree"]) == ("ü", b"raw", {"a": [1, None]})
+
+
+def test_a_function_that_draws_is_told_once(numbers: Path, tmp_path: Path) -> None:
+    """What is random belongs into the transform: packed, it would be the same in every epoch."""
+    with Warnings() as warned:
+        mapped(numbers, lambda sample: {"x": sample["x"] + np.random.rand()}, tmp_path / "drawn")
+        mapped(numbers, doubled, tmp_path / "doubled")
+
+    [message] = warned.messages
+    assert message.startswith("the function draws random numbers (from numpy.random)")
 
 
 def test_pixels_of_an_image_field_become_a_file(numbers: Path, tmp_path: Path) -> None:

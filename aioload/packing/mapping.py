@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -12,6 +13,7 @@ import cloudpickle
 import numpy as np
 
 from .._version import __version__
+from .._workers.draw import drawn, states
 from ..compose import RecordSet
 from ..errors import ConfigError
 from ..identity import Identity, identity
@@ -32,6 +34,8 @@ from .tasks import ShardTask, cut_evenly
 from .workplace import Parts, Workplace
 
 __all__ = ["map"]
+
+_log = logging.getLogger("aioload.packing")
 
 _PROBED = 8  # records by which the size of results is told
 _SEARCHED = 100  # for a first good one, where bad ones may be left out
@@ -149,6 +153,8 @@ class _Look:
     """Of the records that they were made of."""
     bad: tuple[Unreadable, ...] = ()
     """What was bad."""
+    draws: tuple[str, ...] = ()
+    """The global generators that the function drew from."""
 
 
 def _facts(
@@ -208,12 +214,24 @@ def _look_at(mapper: Mapper, fields: Fields | None, crew: Crew) -> _Look:
     look: _Look = ask(crew, _look, pickled(mapper), fields)
     if not look.result_bytes or (look.bad and not mapper.is_tolerant):
         raise refused(look.bad, "record")
+    if look.draws:
+        _log.warning(
+            "the function draws random numbers (from %s), but what is packed is the same in every epoch, and "
+            "another run would pack something else; draw them in the loader's transform",
+            ", ".join(look.draws),
+        )
     return look
 
 
 def _look(payload: bytes, fields: Fields | None) -> _Look:
     """Map some records that lie far apart; where all are bad, and may be, others up to a good one."""
     mapper: Mapper = cloudpickle.loads(payload)
+    before = states()
+    look = _some(mapper, fields)
+    return replace(look, draws=tuple(drawn(before)))
+
+
+def _some(mapper: Mapper, fields: Fields | None) -> _Look:
     size = len(mapper.source)
     look = _Look(fields or ())
     for position in np.unique(np.linspace(0, size - 1, min(_PROBED, size)).astype(np.int64)).tolist():
@@ -239,8 +257,10 @@ def _looked(mapper: Mapper, look: _Look, position: int) -> _Look:
         else:
             places = mapper.source.table.places(positions)
             source_bytes = look.source_bytes + int((places.stop - places.start)[0])
-            return _Look(fields, look.result_bytes + result_bytes, source_bytes, look.bad)
-    return _Look(look.fields, look.result_bytes, look.source_bytes, (*look.bad, found))
+            return replace(
+                look, fields=fields, result_bytes=look.result_bytes + result_bytes, source_bytes=source_bytes
+            )
+    return replace(look, bad=(*look.bad, found))
 
 
 def _measured(found: Prepared, fields: Fields) -> tuple[Fields, int]:
