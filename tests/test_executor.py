@@ -19,6 +19,9 @@ from visits import Unloadable, die_at_forty, doubled, drawn, drawn_globally, gat
 import aioload
 from aioload import ConfigError, Dataset, Loader, SampleError, Skip, WorkerError
 
+# workers of others import what they need by themselves, which takes long where much else runs
+pytestmark = pytest.mark.timeout(180)
+
 RECORDS = 120
 
 
