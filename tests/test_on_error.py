@@ -6,6 +6,7 @@ import asyncio
 import functools
 import itertools
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -528,3 +529,23 @@ def take_with_least(make: Callable[..., Loader], limit: int = 1 << 20) -> tuple[
         return take_sync(make(memory_limit=limit)), limit
     except ConfigError as error:
         return take_with_least(make, error.needed)
+
+
+@pytest.mark.parametrize("stage", ["decode", "prepare", "transform"])
+def test_samples_that_are_left_out_took_their_time(forty: Path, stage: str) -> None:
+    """What failed is counted where it failed, so that the report does not blame another stage."""
+    spent: list[float] = []
+
+    def fail(value: Any) -> Any:
+        began = time.perf_counter()
+        sum(range(1000))
+        spent.append(time.perf_counter() - began)
+        raise ValueError("of the user")
+
+    options: dict[str, Any] = {"decode": {"n": fail}} if stage == "decode" else {stage: fail}
+    with Loader(forty, batch_size=8, num_workers=0, on_error=Skip(RECORDS), **options).sync() as loader:
+        assert len(list(loader)) == 5
+        found = loader.stats()
+
+    assert len(spent) >= RECORDS
+    assert getattr(found, f"{stage}_seconds") >= sum(spent)

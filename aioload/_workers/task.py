@@ -347,22 +347,27 @@ class Worker:
             _seed_globals(recipe.seed, epoch, record, source)
         if "__key__" not in sample:
             sample = self._named(sample, key, entry)
-        result = self._transformed(recipe.transform, sample, entry)
-        ended = time.perf_counter()
-        self._transform_seconds += ended - had
-        self._longest_seconds = max(self._longest_seconds, ended - begun)
-        return result
+        try:
+            return self._transformed(recipe.transform, sample, entry)
+        finally:  # a sample that is left out has taken its time as well
+            ended = time.perf_counter()
+            self._transform_seconds += ended - had
+            self._longest_seconds = max(self._longest_seconds, ended - begun)
 
     def _made(self, entry: tuple[int, ...], keys: list[str | int], rooms: Rooms) -> tuple[str | None, Any]:
         """Make what comes before the transform, and keep it if it is to be kept; return its key and it."""
         record, source, tier = entry[2], entry[6], entry[8]
         began = time.perf_counter()
-        key, sample = self._decoded(entry, keys, rooms)
-        decoded = time.perf_counter()
-        self._decode_seconds += decoded - began
+        try:
+            key, sample = self._decoded(entry, keys, rooms)
+        finally:  # as above
+            decoded = time.perf_counter()
+            self._decode_seconds += decoded - began
         if self._recipe.prepare is not None:
-            sample = self._prepared(self._named(sample, key, entry))
-            self._prepare_seconds += time.perf_counter() - decoded
+            try:
+                sample = self._prepared(self._named(sample, key, entry))
+            finally:
+                self._prepare_seconds += time.perf_counter() - decoded
         self._prepared_count += 1
         if self._prepared_count == 1:
             self._prepared_bytes = size_of(sample)
@@ -441,12 +446,14 @@ class Worker:
         keys.append(record)
         if self._seeds:
             _seed_globals(self._recipe.seed, epoch, record, source)
-        sample = self._ahead.pop(record) if record in self._ahead else items.one(record)
-        if self._recipe.transform is not None:
-            sample = self._transformed(self._recipe.transform, sample, entry)
-        spent = time.perf_counter() - began
-        self._transform_seconds += spent
-        self._longest_seconds = max(self._longest_seconds, spent)
+        try:
+            sample = self._ahead.pop(record) if record in self._ahead else items.one(record)
+            if self._recipe.transform is not None:
+                sample = self._transformed(self._recipe.transform, sample, entry)
+        finally:  # a sample that is left out has taken its time as well
+            spent = time.perf_counter() - began
+            self._transform_seconds += spent
+            self._longest_seconds = max(self._longest_seconds, spent)
         return sample
 
     def _look_ahead(self, items: Items, rows: NDArray[Any]) -> None:
