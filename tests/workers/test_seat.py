@@ -76,10 +76,10 @@ def test_who_closes_second_waits_for_the_first(seat: Seat) -> None:
     """After any `close` the process has ended."""
     startup = seat.start()
     os.kill(startup.pid, signal.SIGSTOP)
-    first = threading.Thread(target=seat.close, args=(0.3,))
+    first = threading.Thread(target=seat.close, args=(1.0,))
 
     first.start()
-    seat.close(0.3)
+    seat.close(1.0)
     ran = seat.runs
     first.join()
 
