@@ -47,6 +47,11 @@ class Manners:
         if batches > 0:
             self.gentle = seconds > batches * _BUSY_USER
 
+    @property
+    def between(self) -> Callable[[], None] | None:
+        """What to call now and then in long work; None where nobody would go on meanwhile."""
+        return self.give_way if self.gentle else None
+
     def give_way(self) -> None:
         """Let the user's thread go on, if this one has computed for a while and nobody waits for it."""
         if not self.gentle:

@@ -196,7 +196,7 @@ class Pass:
         """Plan a run from a step on; it ends before `stop` where so much would not fit into memory."""
         mapped = self._house.mapped
         pieces = mapped is None or mapped.cold or mapped.reads
-        between = self._house.manners.give_way
+        between = self._house.manners.between
         while True:
             run = plan_run(self.plan, step, stop, order=order, with_pieces=pieces, between=between)
             if stop == step + 1 or self._needs(run) <= self._house.memory.per_run:

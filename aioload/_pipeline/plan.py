@@ -113,7 +113,7 @@ def plan_run(
     *,
     order: Urgency,
     with_pieces: bool = True,
-    between: Callable[[], object] = int,
+    between: Callable[[], object] | None = None,
 ) -> Run:
     """Return the run of consecutive steps.
 
@@ -123,15 +123,12 @@ def plan_run(
         stop_step: the step after its last.
         order: its urgency.
         with_pieces: find the pieces that its records are in; otherwise each comes by itself.
-        between: called now and then, since a long run takes milliseconds.
+        between: called now and then, as a long run takes milliseconds; without it all records are found at
+            once, which costs less.
     """
     part = plan.part
     positions = part.positions(first_step, stop_step)
-    parts = []
-    for first in range(0, max(len(positions), 1), AT_ONCE):
-        parts.append(plan.order.records(positions[first : first + AT_ONCE]))
-        between()
-    records = np.concatenate(parts)
+    records = _records(plan.order, positions, between)
     places = plan.table.places(records)
     table = np.zeros(len(records), TABLE)
     table["record"], table["shard"], table["source"] = places.record, places.shard, places.source
@@ -144,14 +141,25 @@ def plan_run(
     pieces: tuple[Piece, ...] = ()
     piece = np.full(len(positions), -1, np.int64)
     if with_pieces:
-        between()
         pieces, piece = _pieces(plan, positions, first_position, places.start)
-        between()
     rows = tuple(part.rows(step) for step in range(first_step, stop_step))
     sizes = places.stop - places.start
     return Run(
         order, first_step, rows, table, places.start, sizes, piece, pieces, first_position, stop_position
     )
+
+
+def _records(
+    order: Order, positions: NDArray[np.int64], between: Callable[[], object] | None
+) -> NDArray[np.int64]:
+    """Return the records at positions, some at a time if somebody wants to go on in between."""
+    if between is None:
+        return order.records(positions)
+    parts = []
+    for first in range(0, max(len(positions), 1), AT_ONCE):
+        parts.append(order.records(positions[first : first + AT_ONCE]))
+        between()
+    return np.concatenate(parts)
 
 
 def _pieces(
