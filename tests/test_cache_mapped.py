@@ -44,10 +44,15 @@ def wanted(packed: Path, epochs: int, **options: Any) -> list[Any]:
     return epochs_of(aioload.Loader(packed, batch_size=16, num_workers=0, **options), epochs)[0]
 
 
-def epochs_of(loader: aioload.Loader, epochs: int) -> tuple[list[Any], aioload.LoaderStats]:
-    """Take epochs, comparable, and what was counted."""
+def epochs_of(
+    loader: aioload.Loader, epochs: int, *, pause: float = 0.0
+) -> tuple[list[Any], aioload.LoaderStats]:
+    """Take epochs, comparable, with a pause after each, and what was counted."""
     with loader.sync() as batches:
-        found = [[plain(batch) for batch in batches] for _ in range(epochs)]
+        found = []
+        for _ in range(epochs):
+            found.append([plain(batch) for batch in batches])
+            time.sleep(pause)
         return found, batches.stats()
 
 
@@ -58,12 +63,7 @@ def test_what_is_cached_whole_is_mapped(
     """The batches are those of the local set, no byte comes over the network, and reads are not needed."""
     loader = aioload.Loader(dataset, batch_size=16, num_workers=2, shuffle=shuffle)
 
-    with loader.sync() as batches:
-        found = []
-        for _ in range(4):
-            found.append([plain(batch) for batch in batches])
-            time.sleep(0.3)
-        stats = batches.stats()
+    found, stats = epochs_of(loader, 4, pause=0.3)
 
     assert found == wanted(packed, 4, shuffle=shuffle)
     assert stats.mapped
@@ -77,12 +77,7 @@ def test_it_is_mapped_once_it_is_whole(packed: Path, server: RangeServer, tmp_pa
     dataset = aioload.Dataset(server.url, cache_dir=tmp_path / "cache")
     loader = aioload.Loader(dataset, batch_size=16, num_workers=1, shuffle=True)
 
-    with loader.sync() as batches:
-        found = []
-        for _ in range(4):
-            found.append([plain(batch) for batch in batches])
-            time.sleep(0.5)
-        stats = batches.stats()
+    found, stats = epochs_of(loader, 4, pause=0.5)
 
     assert found == wanted(packed, 4, shuffle=True)
     assert stats.mapped
@@ -134,12 +129,7 @@ def test_two_cached_sets_are_mapped_side_by_side(packed: Path, tmp_path: Path) -
         for each in sets:
             take_sync(aioload.Loader(each, batch_size=16, num_workers=0))
         loader = aioload.Loader(joined, batch_size=16, num_workers=2, shuffle=True)
-        with loader.sync() as batches:
-            found = []
-            for _ in range(4):
-                found.append([plain(batch) for batch in batches])
-                time.sleep(0.3)
-            stats = batches.stats()
+        found, stats = epochs_of(loader, 4, pause=0.3)
 
     local = aioload.Concat([aioload.Dataset(place) for place in (packed, tmp_path / "other", packed)])
     assert found == epochs_of(aioload.Loader(local, batch_size=16, num_workers=0, shuffle=True), 4)[0]
