@@ -11,9 +11,10 @@ Batches of 32, in random order, two workers. `prepare` is STFT, power, Mel and l
 - mapped: a set that `aioload map` has made ahead with the same `prepare`; its first epoch says what it cost.
 - torch: `DataLoader` over WAV files, with the same decoder and the same functions, in every epoch.
 
-Each has a loader of its own that stays open. First epochs come one after the other, then rounds of one epoch
-each; figures are medians of the rounds, ratios medians of the ratios within a round. CPU seconds are those of
-the whole process tree.
+First epochs come in rounds, each with a new loader and an empty cache. Then each has a loader that stays
+open, for rounds of one epoch each. Figures are medians of the rounds, ratios medians of the ratios within a
+round. Between two epochs there is a pause, as a loader goes on with its next epoch when one ends: whoever
+comes next would pay for that. CPU seconds are those of the whole process tree.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ RATE, SECONDS = 16_000, 5
 WINDOW, HOP, BANDS = 400, 160, 64
 MASKED = 40  # frames at most
 BATCH, WORKERS = 32, 2
-AHEAD = 4  # batches, as torch's: what is made while others are measured must stay a small part of an epoch
+AHEAD = 4  # batches, as torch's: what is made in the pause before an epoch must stay a small part of it
+PAUSE = 0.5  # seconds, in which these are made
 
 
 def mel_bands(bands: int, bins: int, top: float) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -105,6 +107,10 @@ class Files(torch.utils.data.Dataset[Any]):
         return transform(prepare({"audio": audio, "label": number % 10}), rng)
 
 
+Run = tuple[float, float, int]
+"""Of an epoch: seconds, CPU seconds, samples."""
+
+
 class Way:
     """One who takes part.
 
@@ -121,13 +127,15 @@ class Way:
         self._batches = batches
         self._ahead = ahead
 
-    def epoch(self) -> tuple[float, float, int]:
+    def epoch(self) -> Run:
         """Run one; return its seconds, CPU seconds and samples."""
         cpu, began, samples = tree_cpu(os.getpid()), time.perf_counter(), 0
         for batch in self._batches():
             samples += len(batch["label"])
+        taken = time.perf_counter() - began, tree_cpu(os.getpid()) - cpu
         ahead, self._ahead = self._ahead, 0.0
-        return time.perf_counter() - began + ahead, tree_cpu(os.getpid()) - cpu, samples
+        time.sleep(PAUSE)
+        return taken[0] + ahead, taken[1], samples
 
 
 def _loader(packed: Path, ahead: float = 0.0, **options: Any) -> Way:
@@ -152,10 +160,12 @@ def _memory(place: Path) -> Way:
 
 
 def _disk(place: Path) -> Way:
+    shutil.rmtree(place / "cache", ignore_errors=True)
     return _loader(place / "packed", prepare=prepare, cache=aioload.cache.Disk(place / "cache", "2GiB"))
 
 
 def _mapped(place: Path) -> Way:
+    shutil.rmtree(place / "mapped", ignore_errors=True)
     began = time.perf_counter()
     aioload.map(place / "packed", prepare, place / "mapped", num_workers=WORKERS)
     return _loader(place / "mapped", time.perf_counter() - began)
@@ -189,33 +199,39 @@ def make(place: Path, sounds: int) -> None:
 
 def measure(place: Path, names: list[str], sounds: int, rounds: int) -> None:
     """Print the table."""
+    first: dict[str, list[Run]] = {name: [] for name in names}
     ways: dict[str, Way] = {}
-    first: dict[str, float] = {}
-    for name in names:
-        ways[name] = WAYS[name](place)
-        first[name], _, samples = ways[name].epoch()
-        assert samples == sounds
-    later: dict[str, list[tuple[float, float, int]]] = {name: [] for name in names}
+    for _ in range(rounds):
+        for name in names:
+            if name in ways:
+                ways.pop(name).close()
+            ways[name] = WAYS[name](place)
+            first[name].append(ways[name].epoch())
+    later: dict[str, list[Run]] = {name: [] for name in names}
     for _ in range(rounds):
         for name in names:
             later[name].append(ways[name].epoch())
-    print(f"{'':8}  first epoch  later epochs  sounds/s  CPU s / 1,000  x none  x torch")
+    assert {run[2] for runs in (*first.values(), *later.values()) for run in runs} == {sounds}
+
+    print(f"{'':8}  first epoch  x none  later epochs  sounds/s  CPU s / 1,000  x none  x torch")
     for name in names:
-        seconds = statistics.median(run[0] for run in later[name])
-        cpu = statistics.median(run[1] for run in later[name]) * 1000 / sounds
+        ratios = [_ratio(first, name, "none"), _ratio(later, name, "none"), _ratio(later, name, "torch")]
+        seconds, cpu = (statistics.median(run[of] for run in later[name]) for of in (0, 1))
         print(
-            f"{name:8}  {first[name]:9.2f} s  {seconds:10.2f} s  {sounds / seconds:8,.0f}  {cpu:13.2f}  "
-            f"{_ratio(later, name, 'none'):>6}  {_ratio(later, name, 'torch'):>7}"
+            f"{name:8}  {statistics.median(run[0] for run in first[name]):9.2f} s  "
+            f"{ratios[0]:>6}  {seconds:10.2f} s  {sounds / seconds:8,.0f}  "
+            f"{cpu * 1000 / sounds:13.2f}  {ratios[1]:>6}  {ratios[2]:>7}"
         )
     for way in ways.values():
         way.close()
 
 
-def _ratio(later: dict[str, list[tuple[float, float, int]]], name: str, to: str) -> str:
-    if to not in later:
+def _ratio(runs: dict[str, list[Run]], name: str, to: str) -> str:
+    if to not in runs:
         return "-"
-    ratios = [other[0] / one[0] for one, other in zip(later[name], later[to], strict=True)]
-    return f"{statistics.median(ratios):.1f}"
+    return (
+        f"{statistics.median(other[0] / one[0] for one, other in zip(runs[name], runs[to], strict=True)):.2f}"
+    )
 
 
 def main() -> None:

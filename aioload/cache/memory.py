@@ -24,7 +24,7 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from .entries import ENTRY
+from .entries import ENTRY, entry
 
 __all__ = ["MemoryStore"]
 
@@ -132,9 +132,7 @@ class MemoryStore:
         if written < len(data):
             self._is_full = True
             return False
-        entry = np.zeros(1, ENTRY)
-        entry["place"], entry["size"], entry["sum"] = start, len(data), sum_
-        os.pwrite(self.fd, entry.tobytes(), _HEAD_BYTES + ENTRY.itemsize * slot)
+        os.pwrite(self.fd, entry(start, len(data), sum_), _HEAD_BYTES + ENTRY.itemsize * slot)
         return True
 
     def get(self, start: int, data: NDArray[np.uint8]) -> bool:

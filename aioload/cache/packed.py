@@ -37,6 +37,7 @@ _KINDS = "biufcmMSU"  # of dtypes whose values are nothing but their bytes
 _MOST_WORK = 1000  # in telling whether two arrays have memory in common
 _LARGE = frozenset("anbt")  # in a description: what lies in the bytes
 _PLAIN = frozenset({str, int, float, bool, type(None)})
+_to_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Unkeepable(Exception):
@@ -68,7 +69,7 @@ class Packer:
             Unkeepable: it holds something else than plain values.
         """
         describer = _Describer()
-        tree = json.dumps(describer.tree(sample, "sample"), separators=(",", ":")).encode()
+        tree = _to_json(describer.tree(sample, "sample")).encode()
         values, sizes = describer.values, describer.sizes
         name = b"" if key is None else key.encode("utf-8", "surrogatepass")
         start = _aligned(_HEAD.size + len(name) + len(tree))
