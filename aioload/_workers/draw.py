@@ -13,9 +13,14 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Draw", "drawn", "states"]
+__all__ = ["Draw", "drawn", "generator", "states"]
 
 _LOW = (1 << 128) - 1
+
+
+def generator(*words: int) -> np.random.Generator:
+    """Return `np.random.default_rng(words)`, of which words of 32 bits are quicker to come by as an array."""
+    return np.random.default_rng(np.array(words, np.uint32) if max(words) < 1 << 32 else words)
 
 
 class Draw:

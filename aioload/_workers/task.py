@@ -31,7 +31,7 @@ from ..cache.stock import IN_MEMORY, TO_KEEP, Lost, Stock
 from ..collate import apply, default
 from ..errors import ConfigError, SampleError, ShardError
 from .bulk import LEAST_ROWS, Bulk, columns_of
-from .draw import Draw, drawn, states
+from .draw import Draw, drawn, generator, states
 from .failures import describe, failure_of_batch
 from .files import Files, Unmapped
 from .items import Items
@@ -437,7 +437,7 @@ class Worker:
         if not self._wants_rng:
             return transform(sample)
         _, _, record, _, _, epoch, source, *_ = entry
-        return transform(sample, rng=np.random.default_rng((_USER, self._recipe.seed, epoch, record, source)))
+        return transform(sample, rng=generator(_USER, self._recipe.seed, epoch, record, source))
 
     def _item(self, items: Items, entry: tuple[int, ...], keys: list[str | int]) -> Any:
         """Have a sample made of nothing but its number; all of it is the user's code, and counts as such."""

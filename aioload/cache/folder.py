@@ -22,7 +22,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from ..bytelocks import Busy, locked_file
 from .entries import LISTED, listed, parse_list
+from .packed import Piece
 
 __all__ = ["DATA", "LIST", "DiskWriter", "KeyFolder", "SampleFolder", "last_use", "taken"]
 
@@ -213,8 +214,14 @@ class DiskWriter:
         self._length = self._stop = 0
         self.is_full = False
 
-    def put(self, record: int, data: NDArray[np.uint8], sum_: int) -> bool:
+    def put(self, record: int, pieces: Sequence[Piece], size: int, sum_: int) -> bool:
         """Write a sample, if there is room.
+
+        Args:
+            record: its number.
+            pieces: the sample.
+            size: its bytes.
+            sum_: of these.
 
         Raises:
             OSError: the disk cannot be written to.
@@ -223,7 +230,6 @@ class DiskWriter:
             return False
         if self._data < 0:
             self._open()
-        size = len(data)
         if self._stop + size > self._length:
             least = self._stop + size - self._length
             try:
@@ -233,7 +239,7 @@ class DiskWriter:
             if self._stop + size > self._length:
                 self.is_full = True
                 return False
-        written = os.pwrite(self._data, data.data, self._stop)
+        written = os.pwritev(self._data, pieces, self._stop)  # type: ignore[arg-type]  # arrays are buffers
         if written < size:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._place))
         entry = listed(record, self._stop, size, sum_)

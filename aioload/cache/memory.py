@@ -20,11 +20,13 @@ import os
 import struct
 import tempfile
 import time
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .entries import ENTRY, entry
+from .packed import Piece
 
 __all__ = ["MemoryStore"]
 
@@ -52,7 +54,7 @@ class MemoryStore:
         self.fd = fd
         try:
             self.records, self.limit = _parse_head(fd)
-            mapping = mmap.mmap(fd, _first(self.records))
+            mapping = mmap.mmap(fd, self.limit)
         except BaseException:
             os.close(fd)
             raise
@@ -60,6 +62,8 @@ class MemoryStore:
         self.index: NDArray[np.void] = np.frombuffer(mapping, ENTRY, self.records, _HEAD_BYTES)
         """[records] where each lies; others write to it."""
         self._places = self.index["place"]
+        self._bytes: NDArray[np.uint8] = np.frombuffer(mapping, np.uint8)  # of all, to read from
+        self._bytes.flags.writeable = False
         self._chunk = min(max(self.limit // _CHUNK_SHARE, _LEAST_CHUNK), _MOST_CHUNK)
         self._room = (0, 0)
         self._is_full = False
@@ -110,34 +114,40 @@ class MemoryStore:
         place, size, sum_ = self.index[slot].tolist()
         return place, size, sum_
 
-    def put(self, slot: int, data: NDArray[np.uint8], sum_: int) -> bool:
+    def put(self, slot: int, pieces: Sequence[Piece], size: int, sum_: int) -> bool:
         """Keep a sample, if there is room.
 
         Args:
             slot: of the record in the index.
-            data: the sample's bytes.
+            pieces: the sample.
+            size: its bytes.
             sum_: of these.
         """
         if not self.may_take:
             return False
         if self._places[slot]:  # another pass, or another rank, was faster
             return True
-        start = self._take(len(data))
+        start = self._take(size)
         if start is None:
             return False
         try:
-            written = os.pwrite(self.fd, data.data, start)
+            written = os.pwritev(self.fd, pieces, start)  # type: ignore[arg-type]  # arrays are buffers, too
         except OSError:  # the system has no memory left for it
             written = 0
-        if written < len(data):
+        if written < size:
             self._is_full = True
             return False
-        os.pwrite(self.fd, entry(start, len(data), sum_), _HEAD_BYTES + ENTRY.itemsize * slot)
+        os.pwrite(self.fd, entry(start, size, sum_), _HEAD_BYTES + ENTRY.itemsize * slot)
         return True
 
     def get(self, start: int, data: NDArray[np.uint8]) -> bool:
         """Fill an array with the bytes that lie at a place; False where there are not so many."""
-        return os.preadv(self.fd, [data.data], start) == len(data)
+        # not by preadv: looking up each page in the file costs as much again as the bytes
+        found = self._bytes[start : start + len(data)]
+        if len(found) < len(data):
+            return False
+        data[:] = found
+        return True
 
     def forget(self, slots: NDArray[np.int64]) -> None:
         """Keep these no more; their room stays as it is."""
@@ -150,6 +160,7 @@ class MemoryStore:
             os.close(fd)
         # a mapping keeps all of it, and who holds this object may be found by a garbage collection only
         self.index, self._head = np.zeros(0, ENTRY), np.zeros(3, np.uint64)
+        self._bytes = np.zeros(0, np.uint8)
         self._places = self.index["place"]
 
     def _take(self, size: int) -> int | None:

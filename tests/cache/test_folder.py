@@ -32,7 +32,7 @@ def write(writer: DiskWriter, *records: int, size: int = 4096) -> list[bool]:
     found = []
     for record in records:
         data = data_of(record, size)
-        found.append(writer.put(record, data, google_crc32c.value(data)))
+        found.append(writer.put(record, [data], len(data), google_crc32c.value(data)))
     return found
 
 
@@ -149,7 +149,7 @@ def test_a_writer_that_was_killed_leaves_what_is_whole(tmp_path: Path) -> None:
         f"writer = DiskWriter(folder, folder.open({KEY!r}, {{}}).place)\n"
         "for record in itertools.count():\n"
         "    data = np.full(4096, record % 251, np.uint8)\n"
-        "    writer.put(record % 1000, data, google_crc32c.value(data))\n"
+        "    writer.put(record % 1000, [data], len(data), google_crc32c.value(data))\n"
         "    if record == 20: print(flush=True)\n"
     )
     child = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE)

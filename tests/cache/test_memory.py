@@ -32,7 +32,7 @@ def data_of(record: int, size: int = 4096) -> np.ndarray:
 def put(store: MemoryStore, record: int, size: int = 4096) -> bool:
     """Keep bytes of a record."""
     data = data_of(record, size)
-    return store.put(record, data, google_crc32c.value(data))
+    return store.put(record, [data], len(data), google_crc32c.value(data))
 
 
 def got(store: MemoryStore, record: int) -> bytes | None:

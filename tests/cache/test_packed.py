@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import google_crc32c
 import numpy as np
 import pytest
 import torch
@@ -12,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from aioload.cache.packed import Packer, Unkeepable, unpack
+from aioload.cache.packed import Piece, Unkeepable, pack, sum_of, unpack
 
 ARRAYS = hnp.arrays(
     st.one_of(
@@ -57,14 +59,26 @@ def told(value: Any) -> Any:
     return type(value), repr(value)
 
 
+def joined(pieces: Sequence[Piece]) -> np.ndarray:
+    """Return pieces as they are read back: one behind the other, to be written to."""
+    return np.frombuffer(bytearray().join(pieces), np.uint8)
+
+
+def packed(sample: Any, key: str | None = None, seconds: float = 0) -> np.ndarray:
+    """Return a sample's bytes."""
+    return joined(pack(sample, key, seconds))
+
+
 @given(SAMPLES, st.none() | st.text(), st.floats(0, 1000, width=32))
 def test_what_was_kept_comes_back(sample: dict[str, Any], key: str | None, seconds: float) -> None:
     """Values, their types, the key and what it cost are the same afterwards."""
-    packer = Packer()
+    pieces = pack(sample, key, seconds)
+    data = joined(pieces)
 
-    kept = unpack(packer.pack(sample, key, seconds).copy())
+    kept = unpack(data)
 
     assert (told(kept.sample), kept.key, kept.seconds) == (told(sample), key, seconds)
+    assert sum_of(pieces) == google_crc32c.value(data)
 
 
 @given(ARRAYS, st.randoms())
@@ -74,7 +88,7 @@ def test_arrays_lie_as_they_lay(array: np.ndarray, random: Any) -> None:
     random.shuffle(axes)
     turned = array.transpose(axes)
 
-    kept = unpack(Packer().pack({"x": turned}, None, 0).copy()).sample["x"]
+    kept = unpack(packed({"x": turned}, None, 0)).sample["x"]
 
     assert kept.tobytes() == turned.tobytes()
     assert kept.strides == turned.strides or not array.size or 1 in array.shape
@@ -97,16 +111,16 @@ def views() -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("view", views().values(), ids=views())
 def test_a_view_comes_back_as_a_view(view: np.ndarray) -> None:
     """Sums over what was cropped, mirrored or turned are the same to the last bit, and room stays little."""
-    packed = Packer().pack({"x": view}, None, 0).copy()
+    data = packed({"x": view}, None, 0)
 
-    kept = unpack(packed).sample["x"]
+    kept = unpack(data).sample["x"]
 
     assert kept.tobytes() == view.tobytes()
     assert np.argsort(np.abs(kept.strides)).tolist() == np.argsort(np.abs(view.strides)).tolist()
     assert np.sign(kept.strides).tolist() == np.sign(view.strides).tolist()
     assert kept.flags.c_contiguous == view.flags.c_contiguous
     assert (kept.sum(), kept.std()) == (view.sum(), view.std())
-    assert len(packed) < 2.5 * view.nbytes
+    assert len(data) < 2.5 * view.nbytes
 
 
 def test_one_array_of_two_names_stays_one() -> None:
@@ -114,7 +128,7 @@ def test_one_array_of_two_names_stays_one() -> None:
     array, tensor = np.zeros(3), torch.zeros(3)
     sample = {"a": array, "b": [b"x", array], "c": tensor, "d": tensor}
 
-    kept = unpack(Packer().pack(sample, None, 0).copy()).sample
+    kept = unpack(packed(sample, None, 0)).sample
     kept["a"] += 1
     kept["d"] += 2
 
@@ -138,7 +152,7 @@ def overlapping() -> dict[str, list[Any]]:
 def test_what_shares_memory_in_part_is_not_kept(values: list[Any]) -> None:
     """What a transform writes to one of them would change the other only until they are kept: refused."""
     with pytest.raises(Unkeepable, match=r"sample\['x'\]\[[12]\] .*copy it"):
-        Packer().pack({"x": values}, None, 0)
+        pack({"x": values}, None, 0)
 
 
 def test_parts_side_by_side_are_kept() -> None:
@@ -147,8 +161,8 @@ def test_parts_side_by_side_are_kept() -> None:
     sample = {"halves": [whole[:2], whole[2:]]}
     columns = {"columns": [whole[:, 0], whole[:, 1], whole[:, 2]]}
 
-    assert told(unpack(Packer().pack(sample, None, 0).copy()).sample) == told(sample)
-    assert told(unpack(Packer().pack(columns, None, 0).copy()).sample) == told(columns)
+    assert told(unpack(packed(sample, None, 0)).sample) == told(sample)
+    assert told(unpack(packed(columns, None, 0)).sample) == told(columns)
 
 
 def test_tensors_come_back_as_tensors() -> None:
@@ -161,7 +175,7 @@ def test_tensors_come_back_as_tensors() -> None:
         "e": torch.rand(3).expand(2, 3),
     }
 
-    kept = unpack(Packer().pack(sample, None, 0).copy()).sample
+    kept = unpack(packed(sample, None, 0)).sample
 
     assert plain(kept) == plain(sample)
     assert [kept[name].is_contiguous() for name in "cde"] == [False] * 3
@@ -169,7 +183,7 @@ def test_tensors_come_back_as_tensors() -> None:
 
 def test_arrays_may_be_written_to() -> None:
     """What comes back is as much the transform's own as what `prepare` returned."""
-    kept = unpack(Packer().pack({"x": np.zeros(3)}, None, 0).copy()).sample
+    kept = unpack(packed({"x": np.zeros(3)}, None, 0)).sample
 
     kept["x"] += 1
 
@@ -198,7 +212,7 @@ def test_what_is_more_than_its_values_is_not_kept(value: Any) -> None:
     sample = {"good": 1, "deep": [value]}
 
     with pytest.raises(Unkeepable, match=r"sample\['deep'\]\[0\] is a "):
-        Packer().pack(sample, None, 0)
+        pack(sample, None, 0)
 
 
 @given(st.binary(min_size=1, max_size=200))
@@ -212,7 +226,7 @@ def test_other_bytes_are_no_sample(data: bytes) -> None:
 
 def test_no_description_makes_objects_of_bytes() -> None:
     """A dtype whose values are addresses is refused, whoever wrote it and however right its sum is."""
-    data = Packer().pack({"x": np.zeros(2)}, None, 0).copy()
+    data = packed({"x": np.zeros(2)}, None, 0)
     at = data.tobytes().index(b"<f8")
     data[at : at + 3] = np.frombuffer(b"|O8", np.uint8)
 

@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import numpy as np
 from hypothesis import given
 
-from aioload._workers.draw import Draw
+from aioload._workers.draw import Draw, generator
 
 names = st.lists(st.integers(0, 2**70), min_size=1, max_size=5)
 
@@ -30,3 +30,11 @@ def test_names_have_streams_of_their_own() -> None:
     assert len({row.tobytes() for row in rows}) == len(rows)
     assert abs(np.mean(rows) - 0.5) < 0.01
     assert np.abs(np.corrcoef(np.array(rows[:40])) - np.eye(40)).max() < 0.7
+
+
+@given(names)
+def test_a_generator_is_the_one_of_numpy(words: list[int]) -> None:
+    """Words of any size seed the same generator as numpy makes of them."""
+    expected = np.random.default_rng(words)
+
+    assert generator(*words).bit_generator.state == expected.bit_generator.state
