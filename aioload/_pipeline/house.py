@@ -13,11 +13,14 @@ import anyio
 import cloudpickle
 
 from .._workers.arena import Arena, ArenaHandle
-from .._workers.borrowed import FAR_JOB_SECONDS, Borrowed, Far, Near, is_near, make_kit, shares_memory
+from .._workers.borrowed import FAR_JOB_SECONDS, Borrowed
+from .._workers.executors import is_near, shares_memory
 from .._workers.jobs import MARK
 from .._workers.layout import align, foreseen
+from .._workers.parcel import make_kit
 from .._workers.pool import PoolOptions, WorkerPool
 from .._workers.task import Worker
+from .._workers.transport import Far, Near
 from ..cache.guard import Guard
 from ..cache.guard import read as read_memory
 from ..cache.shelf import Holding, Shelf

@@ -14,16 +14,18 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .._version import __version__
 from .jobs import TABLE, Answer, Collate, Decode, Failure, Job, Outcome, Segment
 from .layout import Layout, align
 from .space import Span
 
-__all__ = ["Blob", "Kit", "Parcel", "Reply", "place", "stretches", "wrap"]
+__all__ = ["Blob", "Kit", "Parcel", "Reply", "make_kit", "place", "stretches", "wrap"]
 
 _GAP_BYTES = 256  # between records: so much copied in vain costs less than one more slice
 
@@ -89,6 +91,17 @@ class Reply:
     trouble: str = ""  # the kit could not be loaded, for this reason; or, if that is empty, was lacking
     trace: str = ""
     parts: tuple[tuple[Blob, Blob], ...] = ()  # of each outcome: the batch's rows, and the place
+
+
+def make_kit(recipe: bytes, reach: bytes) -> Kit:
+    """Return what workers elsewhere must have.
+
+    Args:
+        recipe: pickled `Recipe`.
+        reach: pickled `Reach`, or nothing if they are not to read.
+    """
+    key = blake2b(recipe + b"\0" + reach + __version__.encode(), digest_size=16).digest()
+    return Kit(key, __version__, recipe, reach)
 
 
 def wrap(job: Job, array: NDArray[np.uint8], kit: Kit, *, with_kit: bool) -> Parcel:

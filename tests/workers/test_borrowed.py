@@ -14,9 +14,12 @@ import pytest
 from fakes import Gate
 from worker_jobs import Bench, make_recipe
 
-from aioload._workers.borrowed import Borrowed, Far, Near, capacity, make_kit, shares_memory, warm_up
+from aioload._workers.borrowed import Borrowed
+from aioload._workers.executors import capacity, shares_memory, warm_up
 from aioload._workers.jobs import Answer
+from aioload._workers.parcel import make_kit
 from aioload._workers.pool import WorkerDied
+from aioload._workers.transport import Far, Near
 from aioload.errors import ClosedError, WorkerError
 from aioload.storage.threads import DaemonExecutor
 

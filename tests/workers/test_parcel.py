@@ -15,9 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worker_jobs import Bench, make_recipe
 
-from aioload._workers.borrowed import make_kit
 from aioload._workers.jobs import TABLE, Collate, Decode, Job, Recipe, Segment
-from aioload._workers.parcel import Blob, Kit, Parcel, Reply, place, stretches, wrap
+from aioload._workers.parcel import Blob, Kit, Parcel, Reply, make_kit, place, stretches, wrap
 from aioload._workers.space import Span
 from aioload._workers.visitor import visit
 
