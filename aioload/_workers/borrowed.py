@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import heapq
-import itertools
 import logging
 import statistics
 from collections import deque
@@ -28,7 +26,7 @@ import anyio
 from ..errors import AioloadError, ClosedError, WorkerError
 from .executors import killed_workers, refused
 from .pool import WorkerDied
-from .ticket import Order, Ticket
+from .ticket import Order, Ticket, Tickets
 from .transport import Lacking
 
 if TYPE_CHECKING:
@@ -86,13 +84,11 @@ class Borrowed:
         self._threads = threads
         self._on_restart = on_restart
         self._loop = asyncio.get_running_loop()
-        self._queue: list[Ticket] = []
-        self._numbers = itertools.count()
+        self._tickets = Tickets()
         self._flights: set[_Flight] = set()
         self._under_way: set[Future[Any]] = set()
         self._seconds: deque[float] = deque(maxlen=64)  # of the jobs of late
         self._job_seconds = 1.0  # moving average
-        self._broken: AioloadError | None = None
         self._told = 0.0  # when silence was last told of
         self.late: float | None = None  # seconds, in place of what is measured
         self.on_change: Callable[[], object] = int  # before it is given a job, or has done one
@@ -111,16 +107,13 @@ class Borrowed:
             WorkerError: the executor does not run jobs.
             ClosedError: the loader was closed.
         """
-        if self._broken is not None:
-            done()
-            raise copy(self._broken)  # one reason for many jobs
-        ticket = Ticket(order, next(self._numbers), job, self._loop.create_future(), done)
-        heapq.heappush(self._queue, ticket)
+        ticket = self._tickets.add(job, order, done)
         self._dispatch()
         try:
             return await ticket.answer
         except asyncio.CancelledError:
-            self._drop(ticket)
+            if not self._tickets.drop(ticket):
+                self._forget(ticket)
             raise
 
     @property
@@ -136,7 +129,7 @@ class Borrowed:
     @property
     def jobs_waiting(self) -> int:
         """Jobs that have not been submitted yet."""
-        return len(self._queue)
+        return len(self._tickets)
 
     @property
     def jobs_running(self) -> int:
@@ -162,9 +155,9 @@ class Borrowed:
     def _dispatch(self) -> None:
         """Submit what waits, as long as the executor should have more."""
         more = 2 if self._job_seconds < _SHORT_JOB or not self._transport.shares_memory else 1
-        while self._queue and len(self._under_way) < more * self.num_workers:
+        while self._tickets and len(self._under_way) < more * self.num_workers:
             now = self._loop.time()
-            flight = _Flight(heapq.heappop(self._queue), now, since=now)
+            flight = _Flight(self._tickets.pop(), now, since=now)
             self._flights.add(flight)
             self._send(flight)
 
@@ -281,33 +274,22 @@ class Borrowed:
         return max(_LATE * statistics.median(self._seconds), _LEAST_LATE)
 
     def _break(self, error: AioloadError) -> None:
-        """Let every job fail from now on; the first reason is kept."""
-        if self._broken is None:
-            self._broken = error
-        waiting, self._queue = self._queue, []
-        for ticket in waiting:
-            ticket.refuse(copy(self._broken))
+        """Let every job fail from now on, for the first of such reasons."""
+        reason = self._tickets.refuse_all(error)
         for flight in list(self._flights):
-            self._give_up(flight, copy(self._broken))
+            self._give_up(flight, copy(reason))
 
     def _give_up(self, flight: _Flight, error: AioloadError) -> None:
         """Let a job fail; one that a thread works on still holds its memory."""
         ticket = flight.ticket
         if flight.futures and self._transport.shares_memory:
-            if ticket.wanted:
-                ticket.answer.set_exception(error)
-                ticket.answer.exception()  # looked at: whoever waits may be cancelled at this very moment
+            ticket.fail(error)
         else:
             self._settle(flight)
             ticket.refuse(error)
 
-    def _drop(self, ticket: Ticket) -> None:
-        """Forget a job that nobody waits for any more; one that a thread works on still holds its memory."""
-        if ticket in self._queue:
-            self._queue.remove(ticket)
-            heapq.heapify(self._queue)
-            ticket.done()
-            return
+    def _forget(self, ticket: Ticket) -> None:
+        """Be done with a job that nobody waits for; one that a thread works on still holds its memory."""
         for flight in list(self._flights):
             if flight.ticket is ticket and self._transport.shares_memory:
                 self._cancel(list(flight.futures))
