@@ -455,7 +455,9 @@ async def test_waits_inside_a_job_are_told_apart_from_work(gate: Gate) -> None:
         held = await task
 
     assert 0 <= free.blocked_seconds <= free.work_seconds
-    assert waited * 0.9 <= held.blocked_seconds <= held.work_seconds
+    # on a busy machine the worker may have to wait for a CPU before it gets as far as to wait for the gate
+    assert waited * 0.9 <= held.blocked_seconds + held.queued_seconds
+    assert 0 < held.blocked_seconds <= held.work_seconds
 
 
 def refuse_to_start(seat: Any) -> Any:
