@@ -16,9 +16,10 @@ from .._workers.arena import Arena, ArenaHandle
 from .._workers.borrowed import FAR_JOB_SECONDS, Borrowed
 from .._workers.executors import is_near, shares_memory
 from .._workers.jobs import MARK
-from .._workers.layout import align, foreseen
+from .._workers.layout import foreseen
 from .._workers.parcel import make_kit
 from .._workers.pool import PoolOptions, WorkerPool
+from .._workers.space import align
 from .._workers.task import Worker
 from .._workers.transport import Far, Near
 from ..cache.guard import Guard

@@ -21,7 +21,7 @@ import anyio.lowlevel
 import numpy as np
 
 from .._workers.files import Unmapped
-from .._workers.layout import align
+from .._workers.space import align
 from ..cache.stock import Lost
 from ..errors import AioloadError
 from ..reason import first_of

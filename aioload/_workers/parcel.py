@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from .._version import __version__
 from .jobs import TABLE, Answer, Collate, Decode, Failure, Job, Outcome, Segment
-from .layout import Layout, align
-from .space import Span
+from .layout import Layout
+from .space import Span, align
 
 __all__ = ["Blob", "Kit", "Parcel", "Reply", "make_kit", "place", "stretches", "wrap"]
 
