@@ -26,7 +26,7 @@ import anyio
 from ..errors import AioloadError, ClosedError, WorkerError
 from .executors import killed_workers, refused
 from .pool import WorkerDied
-from .ticket import Order, Ticket, Tickets
+from .ticket import ANOTHER_SECONDS, Order, Ticket, Tickets
 from .transport import Lacking
 
 if TYPE_CHECKING:
@@ -190,7 +190,10 @@ class Borrowed:
             elif not flight.futures:
                 self._settle(flight)
                 flight.ticket.done()
-        self._dispatch()
+        if flight.ticket.brings_another:
+            self._loop.call_later(ANOTHER_SECONDS, self._dispatch)
+        else:
+            self._dispatch()
 
     def _take(self, flight: _Flight, future: Future[Any]) -> None:
         """Take what a task has come to."""

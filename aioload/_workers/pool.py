@@ -31,7 +31,7 @@ import anyio
 from ..errors import ClosedError, WorkerError
 from .jobs import Answer, Decode, Job
 from .seat import Seat, SeatState, signal_name
-from .ticket import Order, Ticket, Tickets
+from .ticket import ANOTHER_SECONDS, Order, Ticket, Tickets
 
 if TYPE_CHECKING:
     from .arena import ArenaHandle
@@ -43,7 +43,6 @@ _log = logging.getLogger("aioload.workers")
 
 _AT_WORK = (SeatState.READY, SeatState.LEAVING)
 _SHORT_JOB = 0.15  # seconds; below it a seat has its next job before it asks: the way takes 0.3 to 3 ms
-_ANOTHER_SECONDS = 0.001  # for a batch's collate to be asked for, before the next run's job takes the seat
 _CHEAP_RECORD = 1e-5  # seconds; below it a seat gets several jobs before the next has any
 _CHEAP_DEPTH = 4
 _GRACE = 1.0  # seconds for processes to end by themselves when the pool closes
@@ -340,8 +339,8 @@ class WorkerPool:
         most = self._options.max_jobs
         if seat.state is SeatState.LEAVING or (most is not None and seat.jobs_done >= most):
             self._retire(seat)
-        if _brings_another(ticket.job):
-            self._loop.call_later(_ANOTHER_SECONDS, self._dispatch)
+        if ticket.brings_another:
+            self._loop.call_later(ANOTHER_SECONDS, self._dispatch)
         else:
             self._dispatch()
 
@@ -439,11 +438,6 @@ class WorkerPool:
         if seat.at == at and seat.jobs:
             seat.kill()
             self._died(seat, f"did not answer for {timeout:g} s and was ended", stack)
-
-
-def _brings_another(job: Job) -> bool:
-    """Tell a job with a part of a batch that will have to be collated, at best before later runs go on."""
-    return isinstance(job, Decode) and any(not one.whole and one.layout is None for one in job.segments)
 
 
 def _how(exit_code: int | None) -> str:

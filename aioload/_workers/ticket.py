@@ -10,9 +10,12 @@ from copy import copy
 from dataclasses import dataclass, field
 
 from ..errors import AioloadError
-from .jobs import Answer, Job
+from .jobs import Answer, Decode, Job
 
-__all__ = ["Order", "Ticket", "Tickets"]
+__all__ = ["ANOTHER_SECONDS", "Order", "Ticket", "Tickets"]
+
+ANOTHER_SECONDS = 0.001
+"""For a batch's collate to be asked for, before the next run's job takes the worker."""
 
 Order = tuple[int, int]
 """Urgency: (pass, run); the lower is needed first."""
@@ -33,6 +36,13 @@ class Ticket:
     def wanted(self) -> bool:
         """Whether anybody still waits for the answer."""
         return not self.answer.done()
+
+    @property
+    def brings_another(self) -> bool:
+        """Whether the job is a part of a batch that will have to be collated, at best before later runs."""
+        return isinstance(self.job, Decode) and any(
+            not part.whole and part.layout is None for part in self.job.segments
+        )
 
     def accept(self, answer: Answer) -> None:
         """Let the job succeed."""
