@@ -456,9 +456,8 @@ class Pass:
 
     def _steps_before(self) -> int:
         """Return how many steps of the pass before have not been taken."""
-        before = (
-            self._before
-        )  # once: the user's thread looks here too, and the loop may let go of it meanwhile
+        # once: the user's thread looks here too, and the loop may let go of it meanwhile
+        before = self._before
         return 0 if before is None else before.stop - before.due
 
     def _depth(self, steps: int) -> int:
