@@ -89,8 +89,6 @@ class PoolOptions:
     """Jobs after which a worker is replaced; None: never."""
     most_workers: int | None = None
     """What `resize` may make of it; None: never more."""
-    executor: Executor | None = None
-    """Somebody else's, that does the jobs in place of a pool; `num_workers` then counts its workers."""
 
 
 class WorkerPool:
