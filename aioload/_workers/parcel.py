@@ -25,7 +25,7 @@ from .jobs import TABLE, Answer, Collate, Decode, Failure, Job, Outcome, Segment
 from .layout import Layout
 from .space import Span, align
 
-__all__ = ["Blob", "Kit", "Parcel", "Reply", "make_kit", "place", "stretches", "wrap"]
+__all__ = ["Blob", "Kit", "Parcel", "Reply", "covering", "make_kit", "place", "wrap"]
 
 _GAP_BYTES = 256  # between records: so much copied in vain costs less than one more slice
 
@@ -151,7 +151,7 @@ def place(job: Job, reply: Reply, array: NDArray[np.uint8]) -> Answer:
     return replace(reply.answer, outcomes=tuple(outcomes))
 
 
-def stretches(
+def covering(
     start: NDArray[np.int64], stop: NDArray[np.int64], max_gap: int
 ) -> tuple[list[tuple[int, int]], NDArray[np.int64]]:
     """Return ranges that hold all of these, and how far each moves when the ranges are laid end to end."""
@@ -171,7 +171,7 @@ def _gather(table: NDArray[Any], array: NDArray[np.uint8]) -> bytes:
     if not len(rows):
         return b""
     start, stop = table["start"][rows].astype(np.int64), table["stop"][rows].astype(np.int64)
-    found, moves = stretches(start, stop, _GAP_BYTES)
+    found, moves = covering(start, stop, _GAP_BYTES)
     table["start"][rows], table["stop"][rows] = start + moves, stop + moves
     memory = array.data
     return b"".join([memory[first:last] for first, last in found])

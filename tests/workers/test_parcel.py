@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from worker_jobs import Bench, make_recipe
 
 from aioload._workers.jobs import TABLE, Collate, Decode, Job, Recipe, Segment
-from aioload._workers.parcel import Blob, Kit, Parcel, Reply, make_kit, place, stretches, wrap
+from aioload._workers.parcel import Blob, Kit, Parcel, Reply, covering, make_kit, place, wrap
 from aioload._workers.space import Span
 from aioload._workers.visitor import visit
 
@@ -211,7 +211,7 @@ def test_stretches_hold_every_range(ranges: list[tuple[int, int]], gap: int) -> 
     start = np.array([first for first, _ in ranges], np.int64)
     stop = start + np.array([size for _, size in ranges], np.int64)
 
-    found, moves = stretches(start, stop, gap)
+    found, moves = covering(start, stop, gap)
 
     together = b"".join(memory[first:last] for first, last in found)
     moved = [together[a:b] for a, b in zip(start + moves, stop + moves, strict=True)]
