@@ -205,7 +205,7 @@ def test_what_cannot_be_loaded_is_told(kit: Kit, told: str) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 50)), min_size=1), st.integers(0, 20))
-def test_stretches_hold_every_range(ranges: list[tuple[int, int]], gap: int) -> None:
+def test_what_covers_ranges_holds_each(ranges: list[tuple[int, int]], gap: int) -> None:
     """Laid end to end, what each range moves to holds the same bytes."""
     memory = np.random.default_rng(0).integers(0, 256, 2100, np.uint8).tobytes()
     start = np.array([first for first, _ in ranges], np.int64)
