@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from concurrent.futures import Executor
 from typing import Any
 
-from ._workers.borrowed import capacity, shares_memory
-from ._workers.borrowed import warm_up as greet
+from ._workers.executors import capacity, shares_memory
+from ._workers.executors import warm_up as greet
 from ._workers.reach import Reach
 from .collection import Source
 from .dataset import Dataset

@@ -216,6 +216,7 @@ class Loader:
             self.num_workers, most_workers = workers(num_workers)
         else:
             self.num_workers = executors.workers(executor, num_workers)
+        self._executor = executor
         self._remote_reads = remote_reads
         self.rank, self.world_size = find_rank(rank, world_size)
         self._rank_is_found = rank is None
@@ -259,7 +260,6 @@ class Loader:
             if max_jobs_per_worker is None
             else count("max_jobs_per_worker", max_jobs_per_worker, least=1),
             most_workers,
-            executor,
         )
 
         self.counters = Counters()
@@ -422,7 +422,7 @@ class Loader:
         if self._holding is not None:
             return describe(stats, [str(key) for key in self._holding.keys])
         draws = any(getattr(decoder, "draws", False) for decoder in self._decode.values())
-        if draws or not stats.prepared_samples or self._pool_options.executor is not None:
+        if draws or not stats.prepared_samples or self._executor is not None:
             return []  # with an executor nothing can be kept
         records = sum(len(source.index) for source in self.dataset.sources)
         return advise(stats, Rooms(records, affordable(read_memory(), byte_limit(self._memory_limit))))
@@ -505,12 +505,12 @@ class Loader:
                 return self._engine
             if self._rank_is_found:
                 check_rank(self.rank, self.world_size)
-            if self.num_workers and self._pool_options.executor is None:
+            if self.num_workers and self._executor is None:
                 warm_up([*packages(self._decode), *self.dataset.packages])
             with self._stop.heeded():
                 settings = self._settings()
-            if self._pool_options.executor is not None:
-                executors.greet(self._pool_options.executor)
+            if self._executor is not None:
+                executors.greet(self._executor)
             with self._lock:
                 self.check_open()
                 self._engine = engine = self._started(settings)
@@ -564,6 +564,7 @@ class Loader:
             need=self._need(growth, limit),
             growth=growth,
             holding=self._holding,
+            executor=self._executor,
             reach=executors.make_reach(sources, table.shards, table.shard_sources)
             if self._remote_reads
             else None,

@@ -156,9 +156,8 @@ class _Drawing:
 
     def _placed(self, spans: list[Span]) -> list[_Placed]:
         """Lay spans on rows, so that none of a row begins before the one before it has ended."""
-        rows: dict[str, list[tuple[int, int]]] = defaultdict(
-            list
-        )  # since when each is free again, and its number
+        # since when each is free again, and its number
+        rows: dict[str, list[tuple[int, int]]] = defaultdict(list)
         free: dict[str, list[int]] = defaultdict(list)
         placed: list[_Placed] = []
         for span in sorted(spans, key=lambda one: (one.start, one.stop)):

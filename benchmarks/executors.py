@@ -117,9 +117,8 @@ def measure(
     took, cpu, stats = time.perf_counter() - began, tree_cpu(os.getpid()) - cpu, contender.loader.stats()
     contender.close()
     stored = sum(shard.stat().st_size for shard in places.packed.glob("*.aio")) / places.records
-    is_raw = (
-        stats.batch_bytes - before.batch_bytes < samples * stored / 2
-    )  # texts and bytes do not count there
+    # texts and bytes do not count there
+    is_raw = stats.batch_bytes - before.batch_bytes < samples * stored / 2
     moved = samples * (2 * stored if is_raw else stored + 3 * SIZE * SIZE)
     return {
         "samples_per_second": samples / took,

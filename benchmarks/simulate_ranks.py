@@ -124,9 +124,8 @@ class ArithmeticTable(RecordTable):
         shard = np.repeat(np.arange(len(borders)), borders)
         number = np.arange(len(shard)) - np.repeat(np.cumsum(borders) - borders, borders) + 1
         border = begins[shard] + number * block_bytes
-        first = (
-            border // self._mean
-        )  # this one begins at the border or up to a mean behind, or else the next does
+        # this one begins at the border or up to a mean behind, or else the next does
+        first = border // self._mean
         first += self.bytes_before(first) < border
         found = np.sort(np.concatenate([first, bounds]), kind="stable")
         return Blocks(found[np.concatenate([[True], found[1:] != found[:-1]])])

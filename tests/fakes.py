@@ -270,9 +270,8 @@ def _leave_byte(path: Path) -> bool:
 
 def _take_byte(path: Path) -> None:
     """Wait for a byte in a pipe, or for its end."""
-    fd = os.open(
-        path, os.O_RDONLY | os.O_NONBLOCK
-    )  # a closed gate has no writer, for which opening would wait
+    # a closed gate has no writer, for which opening would wait
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         os.set_blocking(fd, True)
         os.read(fd, 1)

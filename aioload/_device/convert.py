@@ -147,9 +147,8 @@ class Convert:
             shape = [len(numbers) if axis == work.axis else 1 for axis in range(dims)]
             constant = like.new_empty(len(numbers))
             for place, number in enumerate(numbers):
-                constant[place].fill_(
-                    number
-                )  # on the device: a copy from here would wait for all of its stream
+                # on the device: a copy from here would wait for all of its stream
+                constant[place].fill_(number)
             self._constants[key] = constant.reshape(shape)
         return self._constants[key]
 

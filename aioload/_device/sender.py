@@ -126,9 +126,8 @@ class Sender:
         others = {leaf: found.get(leaf, parcel.leaves[leaf]) for leaf in (*parcel.foreign, *parcel.there)}
         blocks = (block, *storages_in(list(others.values()), self._device.holds))
         entry = Entry(cargo.finish(parcel.build(found)), size, done, blocks)
-        self._flights.append(
-            _Flight(cargo, parcel.moves, begun, done, asked)
-        )  # last: what fails releases the cargo
+        # last: what fails releases the cargo
+        self._flights.append(_Flight(cargo, parcel.moves, begun, done, asked))
         return entry
 
     def reap(self, left: int) -> None:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .._workers.layout import NoRoom, pack
+from .._workers.leaf import NoRoom
+from .._workers.packed import pack
 from .._workers.pool import WorkerDied
 from ..errors import AioloadError, NotFoundError, SampleError
 from ..policy import Skipped, Skips

@@ -26,9 +26,10 @@ from numpy.typing import NDArray
 
 from .._workers.files import Unmapped
 from .._workers.jobs import TABLE, Answer, Collate, Decode, Failure, Job, Outcome
-from .._workers.layout import align, descriptor, texts
+from .._workers.leaf import texts
+from .._workers.packed import descriptor
 from .._workers.pool import WorkerDied
-from .._workers.space import Span
+from .._workers.space import Span, align
 from ..errors import AioloadError, SampleError, ShardError, WorkerError
 from .caching import warn
 from .careful import Careful, Piece, Suspects

@@ -15,7 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._workers.layout import Layout, Leaf, Tree, batch_tree, tensor, tree_of, unpack_leaves, view
+from .._workers.layout import Layout, batch_tree
+from .._workers.leaf import Leaf, view
+from .._workers.packed import Tree, tree_of, unpack_leaves
+from .._workers.tensors import from_bytes
 from ..errors import ConfigError, SampleError
 from ..tree import flatten, unflatten
 
@@ -104,6 +107,10 @@ def _array_as_it_is(array: NDArray[Any]) -> Any:
     return array
 
 
+def _torch_of_tensor(raw: NDArray[np.uint8], leaf: Leaf) -> Any:
+    return from_bytes(raw, leaf.dtype, leaf.shape)
+
+
 def _array_of_tensor(raw: NDArray[np.uint8], leaf: Leaf) -> Any:
     try:
         dtype = np.dtype(leaf.dtype)  # numpy and torch agree in the names of all dtypes that both have
@@ -115,7 +122,7 @@ def _array_of_tensor(raw: NDArray[np.uint8], leaf: Leaf) -> Any:
     return raw.view(dtype).reshape(leaf.shape)
 
 
-to_torch = Output(_torch_of_array, tensor)
+to_torch = Output(_torch_of_array, _torch_of_tensor)
 """Tensors of torch, over the same memory."""
 
 to_numpy = Output(_array_as_it_is, _array_of_tensor)

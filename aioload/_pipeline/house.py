@@ -13,11 +13,15 @@ import anyio
 import cloudpickle
 
 from .._workers.arena import Arena, ArenaHandle
-from .._workers.borrowed import FAR_JOB_SECONDS, Borrowed, Far, Near, is_near, make_kit, shares_memory
+from .._workers.borrowed import FAR_JOB_SECONDS, Borrowed
+from .._workers.executors import is_near, shares_memory
 from .._workers.jobs import MARK
-from .._workers.layout import align, foreseen
+from .._workers.layout import foreseen
+from .._workers.parcel import make_kit
 from .._workers.pool import PoolOptions, WorkerPool
+from .._workers.space import align
 from .._workers.task import Worker
+from .._workers.transport import Far, Near
 from ..cache.guard import Guard
 from ..cache.guard import read as read_memory
 from ..cache.shelf import Holding, Shelf
@@ -40,6 +44,8 @@ from .watch import Watch
 from .zones import divide, least, too_small
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from anyio.abc import TaskGroup
     from numpy.typing import NDArray
 
@@ -91,6 +97,7 @@ class Settings:
     growth: Growth | None = None  # what becomes of records, if that is known
     extents: Callable[[], Sequence[tuple[int, int]]] = tuple  # where records begin and end in each shard
     holding: Holding | None = None  # what is kept of samples
+    executor: Executor | None = None  # somebody else's in place of a pool; `workers` counts its workers
     reach: Reach | None = None  # reads records where they are decoded
 
 
@@ -119,7 +126,7 @@ class House:
         self.labels = settings.labels
         self.need = settings.need
         self.manners = Manners(counters)
-        executor = settings.workers.executor
+        executor = settings.executor
         self.travels = executor is not None and not shares_memory(executor)
         """Whether what workers make has to be sent here."""
         self.sizes = Sizes(
@@ -196,7 +203,7 @@ class House:
             settings.sources,
             data_bytes=settings.data_bytes,
             # a file that is cut ends who maps it, and only workers of our own are replaced
-            num_workers=0 if settings.workers.executor else settings.workers.num_workers,
+            num_workers=0 if settings.executor else settings.workers.num_workers,
             checked=all(settings.recipe.checked),
             extents=settings.extents,
         )
@@ -226,9 +233,7 @@ class House:
             house.worker = Worker(arena.array, house._recipe(), memory=kept, caught=CAUGHT)
             stack.callback(house.worker.close)
         if settings.workers.num_workers:
-            pool = (
-                house._open_pool(stack, shelf) if settings.workers.executor is None else house._borrow(stack)
-            )
+            pool = house._open_pool(stack, shelf) if settings.executor is None else house._borrow(stack)
             house.pool = house.tuner.pool = house.watch.pool = pool
             pool.on_change = house.watch.look
             stack.push_async_callback(house.end_workers)
@@ -336,18 +341,19 @@ class House:
 
     def _borrow(self, stack: contextlib.AsyncExitStack) -> Borrowed:
         """Have the user's executor do the jobs."""
-        options, recipe = self.settings.workers, self.settings.recipe
-        assert options.executor is not None
+        executor, recipe = self.settings.executor, self.settings.recipe
+        assert executor is not None
+        num_workers = self.settings.workers.num_workers
         array = self.memory.arena.array
         threads = DaemonExecutor(2, name="aioload-executor")
         stack.callback(threads.shutdown, wait=False)
         self.counters.reasons["num_workers"] = "what the executor has"
-        transport: Near | Far = Near(options.executor, array, recipe)
+        transport: Near | Far = Near(executor, array, recipe)
         if self.travels:
             reach = b"" if self.settings.reach is None else cloudpickle.dumps(self.settings.reach)
             kit = make_kit(cloudpickle.dumps(recipe), reach)
-            transport = Far(options.executor, array, kit, options.num_workers)
-        return Borrowed(transport, options.num_workers, threads, lambda: self.counters.add(restarts=1))
+            transport = Far(executor, array, kit, num_workers)
+        return Borrowed(transport, num_workers, threads, lambda: self.counters.add(restarts=1))
 
     def _open_pool(self, stack: contextlib.AsyncExitStack, shelf: Shelf | None) -> WorkerPool:
         options = self.settings.workers

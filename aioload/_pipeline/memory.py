@@ -32,8 +32,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from .._workers.layout import align
-from .._workers.space import Space
+from .._workers.space import Space, align
 from ..errors import ConfigError
 from .needs import UNKNOWN
 from .zones import divide

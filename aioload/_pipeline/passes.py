@@ -21,7 +21,7 @@ import anyio.lowlevel
 import numpy as np
 
 from .._workers.files import Unmapped
-from .._workers.layout import align
+from .._workers.space import align
 from ..cache.stock import Lost
 from ..errors import AioloadError
 from ..reason import first_of
@@ -456,9 +456,8 @@ class Pass:
 
     def _steps_before(self) -> int:
         """Return how many steps of the pass before have not been taken."""
-        before = (
-            self._before
-        )  # once: the user's thread looks here too, and the loop may let go of it meanwhile
+        # once: the user's thread looks here too, and the loop may let go of it meanwhile
+        before = self._before
         return 0 if before is None else before.stop - before.due
 
     def _depth(self, steps: int) -> int:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._workers.jobs import TABLE
-from .._workers.layout import align
+from .._workers.space import align
 
 if TYPE_CHECKING:
     from .._workers.pool import Order as Urgency

@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from .._workers.layout import Layout, align
+from .._workers.layout import Layout
+from .._workers.space import align
 
 if TYPE_CHECKING:
     from .._workers.jobs import Answer

@@ -1,9 +1,5 @@
 """Borrowed: jobs done by an executor of the user's, in threads of this process or wherever else.
 
-Threads share the arena, so a job is all that they need. Others are sent parcels (see `parcel`), and what they
-need besides goes with the first ones, until as many workers have told that they have it as there should be;
-one that lacks it says so, and is asked again.
-
 What an executor does with a task it alone knows. So a task that was lost is simply submitted again, and so is
 one that takes much longer than most: whichever copy answers first is taken. That is only done where nothing
 is written to the arena but by this process. The executor is never shut down, and nothing in it is waited for
@@ -16,51 +12,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import heapq
-import itertools
 import logging
 import statistics
-import time
-import warnings
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import (
-    BrokenExecutor,
-    CancelledError,
-    Executor,
-    Future,
-    ProcessPoolExecutor,
-    ThreadPoolExecutor,
-)
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
 from copy import copy
-from dataclasses import dataclass, field, replace
-from hashlib import blake2b
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import anyio
-from numpy.typing import NDArray
 
-from .._version import __version__
 from ..errors import AioloadError, ClosedError, WorkerError
-from ..machine import usable_cpus
-from .jobs import Answer, Job, Recipe
-from .parcel import Kit, Parcel, Reply, place, wrap
+from .executors import killed_workers, refused
 from .pool import WorkerDied
-from .task import Worker
-from .ticket import Order, Ticket
-from .visitor import greet, visit
+from .ticket import ANOTHER_SECONDS, Order, Ticket, Tickets
+from .transport import Lacking
 
-__all__ = [
-    "FAR_JOB_SECONDS",
-    "Borrowed",
-    "Far",
-    "Near",
-    "capacity",
-    "is_near",
-    "make_kit",
-    "shares_memory",
-    "warm_up",
-]
+if TYPE_CHECKING:
+    from .jobs import Answer, Job
+    from .transport import Transport
+
+__all__ = ["FAR_JOB_SECONDS", "Borrowed"]
 
 _log = logging.getLogger("aioload.workers")
 
@@ -75,181 +48,6 @@ _FIRST_LATE = 60.0  # seconds, as long as little is known: workers may still imp
 _KNOWN = 8  # answers, from which on something is known
 _SILENCE = 60.0  # seconds without an answer, of which is told
 _GRACE = 1.0  # seconds for jobs in threads to end when the loader closes
-
-
-def shares_memory(executor: Executor) -> bool:
-    """Tell whether an executor's workers are threads of this process that see its objects."""
-    # interpreters have their own, though their pool calls itself one of threads
-    interpreters = any(cls.__name__ == "InterpreterPoolExecutor" for cls in type(executor).__mro__)
-    return isinstance(executor, ThreadPoolExecutor) and not interpreters
-
-
-def is_near(executor: Executor) -> bool:
-    """Tell whether an executor's workers are on this machine, where a task costs little."""
-    return isinstance(executor, ThreadPoolExecutor | ProcessPoolExecutor)
-
-
-def capacity(executor: Executor) -> int:
-    """Return how many tasks an executor works on at once, as far as it tells."""
-    workers = getattr(executor, "_max_workers", None)
-    if isinstance(workers, int):
-        return max(workers, 1)
-    client = getattr(executor, "_client", None)  # Dask's
-    if client is not None and not getattr(client, "asynchronous", False):
-        with contextlib.suppress(Exception):  # whatever is wrong with it, a task will meet
-            return max(int(sum(client.ncores().values())), 1)
-    return usable_cpus()
-
-
-def warm_up(executor: Executor) -> None:
-    """Have the processes of an executor start before there are threads of ours, which a fork would copy.
-
-    Raises:
-        WorkerError: it takes no tasks.
-    """
-    try:
-        executor.submit(greet)
-    except Exception as error:
-        raise _refused(error) from error
-
-
-def make_kit(recipe: bytes, reach: bytes) -> Kit:
-    """Return what workers elsewhere must have.
-
-    Args:
-        recipe: pickled `Recipe`.
-        reach: pickled `Reach`, or nothing if they are not to read.
-    """
-    key = blake2b(recipe + b"\0" + reach + __version__.encode(), digest_size=16).digest()
-    return Kit(key, __version__, recipe, reach)
-
-
-class Lacking(Exception):
-    """The job was not done, as the worker lacks the kit."""
-
-
-class Transport(Protocol):
-    """How jobs get to an executor's workers, and answers back."""
-
-    shares_memory: bool
-    cancels: bool
-    """Whether tasks that nobody waits for are cancelled, rather than left to end."""
-
-    def send(self, job: Job, *, with_kit: bool) -> Future[Any]:
-        """Submit a job."""
-
-    def receive(self, job: Job, result: Any) -> Answer:
-        """Return the answer that a task's result is.
-
-        Raises:
-            Lacking: it is none yet.
-            WorkerError: it will never be one.
-        """
-
-    def check(self) -> None:
-        """Raise a `WorkerError` if it is known that no answer will ever come."""
-
-
-class Near:
-    """Jobs for threads of this process.
-
-    Args:
-        executor: has them.
-        array: the arena's bytes.
-        recipe: what to do with records; its functions are called by several threads at a time.
-    """
-
-    shares_memory = True
-    cancels = True
-
-    def __init__(self, executor: Executor, array: NDArray[Any], recipe: Recipe) -> None:
-        self._executor = executor
-        self._array = array
-        self._recipe = recipe
-        self._idle: list[Worker] = []  # as many as jobs were ever done at once
-
-    def send(self, job: Job, *, with_kit: bool) -> Future[Any]:
-        """Submit a job, as `Transport` says."""
-        return self._executor.submit(self._do, job)
-
-    def receive(self, job: Job, result: Any) -> Answer:
-        """Return the answer."""
-        answer: Answer = result
-        return answer
-
-    def check(self) -> None:
-        """Threads answer in any case: those that were to begin when they were shut down are cancelled."""
-
-    def _do(self, job: Job) -> Answer:
-        began = time.perf_counter()
-        try:
-            worker = self._idle.pop()
-        except IndexError:
-            worker = Worker(self._array, self._recipe)
-        try:
-            answer = worker.run(job)
-        finally:
-            self._idle.append(worker)
-        return replace(answer, work_seconds=time.perf_counter() - began)
-
-
-class Far:
-    """Jobs for whoever does not share the arena.
-
-    Args:
-        executor: has workers.
-        array: the arena's bytes.
-        kit: what they need besides.
-        workers: how many there should be.
-    """
-
-    shares_memory = False
-
-    def __init__(self, executor: Executor, array: NDArray[Any], kit: Kit, workers: int) -> None:
-        self._executor = executor
-        self._array = array
-        self._kit = kit
-        self._workers = workers
-        self._known: set[str] = set()  # workers that have the kit
-        self._left = 2 * workers  # parcels that it still goes with, should fewer workers show up
-        is_dask = type(executor).__module__.partition(".")[0] == "distributed"
-        self.cancels = not is_dask  # its executor logs an error, with a traceback, for each that is cancelled
-        self._options: dict[str, Any] = {}
-        if is_dask:
-            # else it hashes each parcel for a name, and takes a second copy of a late one for the first
-            self._options = {"pure": False}
-            # it says of each that data should be loaded by Dask, which has no batches in an order
-            warnings.filterwarnings("ignore", "Sending large graph of size", UserWarning)
-
-    def send(self, job: Job, *, with_kit: bool) -> Future[Any]:
-        """Submit a job, as `Transport` says."""
-        if not with_kit and self._left and len(self._known) < self._workers:
-            with_kit = True
-            self._left -= 1
-        parcel: Parcel = wrap(job, self._array, self._kit, with_kit=with_kit)
-        return self._executor.submit(visit, parcel, **self._options)
-
-    def receive(self, job: Job, result: Any) -> Answer:
-        """Return the answer, having placed what it is about, as `Transport` says."""
-        reply: Reply = result
-        if reply.trouble:
-            raise WorkerError(
-                f"a worker of the executor ({reply.worker}) cannot work for this loader: {reply.trouble}",
-                cause=reply.trace,
-            )
-        if reply.answer is None:
-            self._known.discard(reply.worker)
-            raise Lacking
-        self._known.add(reply.worker)
-        answer, now = place(job, reply, self._array), time.perf_counter()
-        # its clock is maybe another machine's
-        return replace(answer, began=now - answer.work_seconds, stopped=now)
-
-    def check(self) -> None:
-        """Raise if Dask's client was closed: futures of its executor are then left as they are."""
-        client = getattr(self._executor, "_client", None)
-        if getattr(client, "status", None) == "closed":
-            raise _refused(ClosedError("its client was closed"))
 
 
 @dataclass(eq=False)
@@ -286,13 +84,11 @@ class Borrowed:
         self._threads = threads
         self._on_restart = on_restart
         self._loop = asyncio.get_running_loop()
-        self._queue: list[Ticket] = []
-        self._numbers = itertools.count()
+        self._tickets = Tickets()
         self._flights: set[_Flight] = set()
         self._under_way: set[Future[Any]] = set()
         self._seconds: deque[float] = deque(maxlen=64)  # of the jobs of late
         self._job_seconds = 1.0  # moving average
-        self._broken: AioloadError | None = None
         self._told = 0.0  # when silence was last told of
         self.late: float | None = None  # seconds, in place of what is measured
         self.on_change: Callable[[], object] = int  # before it is given a job, or has done one
@@ -311,16 +107,13 @@ class Borrowed:
             WorkerError: the executor does not run jobs.
             ClosedError: the loader was closed.
         """
-        if self._broken is not None:
-            done()
-            raise copy(self._broken)  # one reason for many jobs
-        ticket = Ticket(order, next(self._numbers), job, self._loop.create_future(), done)
-        heapq.heappush(self._queue, ticket)
+        ticket = self._tickets.add(job, order, done)
         self._dispatch()
         try:
             return await ticket.answer
         except asyncio.CancelledError:
-            self._drop(ticket)
+            if not self._tickets.drop(ticket):
+                self._forget(ticket)
             raise
 
     @property
@@ -336,7 +129,7 @@ class Borrowed:
     @property
     def jobs_waiting(self) -> int:
         """Jobs that have not been submitted yet."""
-        return len(self._queue)
+        return len(self._tickets)
 
     @property
     def jobs_running(self) -> int:
@@ -362,9 +155,9 @@ class Borrowed:
     def _dispatch(self) -> None:
         """Submit what waits, as long as the executor should have more."""
         more = 2 if self._job_seconds < _SHORT_JOB or not self._transport.shares_memory else 1
-        while self._queue and len(self._under_way) < more * self.num_workers:
+        while self._tickets and len(self._under_way) < more * self.num_workers:
             now = self._loop.time()
-            flight = _Flight(heapq.heappop(self._queue), now, since=now)
+            flight = _Flight(self._tickets.pop(), now, since=now)
             self._flights.add(flight)
             self._send(flight)
 
@@ -373,7 +166,7 @@ class Borrowed:
         try:
             future = self._transport.send(flight.ticket.job, with_kit=with_kit)
         except Exception as error:  # it was shut down, mostly; each kind of executor has errors of its own
-            self._break(_refused(error))
+            self._break(refused(error))
             return
         self.on_change()
         flight.futures.add(future)
@@ -397,7 +190,10 @@ class Borrowed:
             elif not flight.futures:
                 self._settle(flight)
                 flight.ticket.done()
-        self._dispatch()
+        if flight.ticket.brings_another:
+            self._loop.call_later(ANOTHER_SECONDS, self._dispatch)
+        else:
+            self._dispatch()
 
     def _take(self, flight: _Flight, future: Future[Any]) -> None:
         """Take what a task has come to."""
@@ -425,7 +221,7 @@ class Borrowed:
 
     def _again(self, flight: _Flight, error: BaseException) -> None:
         """Submit a job again whose task was lost, unless it has been lost too often."""
-        if _killed(error):  # after several workers: whoever knows its records finds out which did it
+        if killed_workers(error):  # after several workers: whoever knows its records finds out which did it
             self._on_restart()
             self._settle(flight)
             flight.ticket.refuse(WorkerDied(f"died, as the executor tells ({error})", None, None, None))
@@ -481,33 +277,22 @@ class Borrowed:
         return max(_LATE * statistics.median(self._seconds), _LEAST_LATE)
 
     def _break(self, error: AioloadError) -> None:
-        """Let every job fail from now on; the first reason is kept."""
-        if self._broken is None:
-            self._broken = error
-        waiting, self._queue = self._queue, []
-        for ticket in waiting:
-            ticket.refuse(copy(self._broken))
+        """Let every job fail from now on, for the first of such reasons."""
+        reason = self._tickets.refuse_all(error)
         for flight in list(self._flights):
-            self._give_up(flight, copy(self._broken))
+            self._give_up(flight, copy(reason))
 
     def _give_up(self, flight: _Flight, error: AioloadError) -> None:
         """Let a job fail; one that a thread works on still holds its memory."""
         ticket = flight.ticket
         if flight.futures and self._transport.shares_memory:
-            if ticket.wanted:
-                ticket.answer.set_exception(error)
-                ticket.answer.exception()  # looked at: whoever waits may be cancelled at this very moment
+            ticket.fail(error)
         else:
             self._settle(flight)
             ticket.refuse(error)
 
-    def _drop(self, ticket: Ticket) -> None:
-        """Forget a job that nobody waits for any more; one that a thread works on still holds its memory."""
-        if ticket in self._queue:
-            self._queue.remove(ticket)
-            heapq.heapify(self._queue)
-            ticket.done()
-            return
+    def _forget(self, ticket: Ticket) -> None:
+        """Be done with a job that nobody waits for; one that a thread works on still holds its memory."""
         for flight in list(self._flights):
             if flight.ticket is ticket and self._transport.shares_memory:
                 self._cancel(list(flight.futures))
@@ -531,18 +316,6 @@ def _cancel_all(futures: list[Future[Any]]) -> None:
     for future in futures:
         with contextlib.suppress(Exception):  # whatever is wrong with the executor, these are given up
             future.cancel()
-
-
-def _killed(error: BaseException) -> bool:
-    """Tell Dask's error of a task at which several workers died; its package need not be there."""
-    return any(cls.__name__ == "KilledWorker" for cls in type(error).__mro__)
-
-
-def _refused(error: BaseException) -> WorkerError:
-    return WorkerError(
-        f"the executor takes no tasks ({error}); keep it open for as long as the loader is used",
-        cause=repr(error),
-    )
 
 
 def _broken(error: BaseException) -> WorkerError:

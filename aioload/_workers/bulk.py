@@ -24,7 +24,8 @@ from .. import decode
 from ..decode.array import npy_layout
 from ..shard.format import NativeFormat
 from ..tree import flatten
-from .layout import Members, Piece, RowWriter, Stretches, copy_rows
+from .layout import RowWriter
+from .stretches import Members, Piece, Stretches, copy_rows
 
 if TYPE_CHECKING:
     from .jobs import Recipe

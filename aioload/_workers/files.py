@@ -56,9 +56,10 @@ class Files:
 
 def _map(path: str) -> NDArray[np.uint8]:
     try:
+        # O_NONBLOCK: what is no plain file may have nobody at its other end
         fd = os.open(
             _only_file(path) if path.endswith("/") else path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-        )  # for what is no plain file
+        )
     except OSError as error:
         raise Unmapped from error
     try:

@@ -11,7 +11,8 @@ import numpy as np
 from ..cache.stock import StockPlan, Tally
 from ..shard.format import RecordFormat
 from .items import Items
-from .layout import Layout, Leaf
+from .layout import Layout
+from .leaf import Leaf
 from .space import Span
 
 __all__ = [

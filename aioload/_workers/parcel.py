@@ -14,16 +14,18 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .._version import __version__
 from .jobs import TABLE, Answer, Collate, Decode, Failure, Job, Outcome, Segment
-from .layout import Layout, align
-from .space import Span
+from .layout import Layout
+from .space import Span, align
 
-__all__ = ["Blob", "Kit", "Parcel", "Reply", "place", "stretches", "wrap"]
+__all__ = ["Blob", "Kit", "Parcel", "Reply", "covering", "make_kit", "place", "wrap"]
 
 _GAP_BYTES = 256  # between records: so much copied in vain costs less than one more slice
 
@@ -91,6 +93,17 @@ class Reply:
     parts: tuple[tuple[Blob, Blob], ...] = ()  # of each outcome: the batch's rows, and the place
 
 
+def make_kit(recipe: bytes, reach: bytes) -> Kit:
+    """Return what workers elsewhere must have.
+
+    Args:
+        recipe: pickled `Recipe`.
+        reach: pickled `Reach`, or nothing if they are not to read.
+    """
+    key = blake2b(recipe + b"\0" + reach + __version__.encode(), digest_size=16).digest()
+    return Kit(key, __version__, recipe, reach)
+
+
 def wrap(job: Job, array: NDArray[np.uint8], kit: Kit, *, with_kit: bool) -> Parcel:
     """Put a job together with what it needs.
 
@@ -138,7 +151,7 @@ def place(job: Job, reply: Reply, array: NDArray[np.uint8]) -> Answer:
     return replace(reply.answer, outcomes=tuple(outcomes))
 
 
-def stretches(
+def covering(
     start: NDArray[np.int64], stop: NDArray[np.int64], max_gap: int
 ) -> tuple[list[tuple[int, int]], NDArray[np.int64]]:
     """Return ranges that hold all of these, and how far each moves when the ranges are laid end to end."""
@@ -158,7 +171,7 @@ def _gather(table: NDArray[Any], array: NDArray[np.uint8]) -> bytes:
     if not len(rows):
         return b""
     start, stop = table["start"][rows].astype(np.int64), table["stop"][rows].astype(np.int64)
-    found, moves = stretches(start, stop, _GAP_BYTES)
+    found, moves = covering(start, stop, _GAP_BYTES)
     table["start"][rows], table["stop"][rows] = start + moves, stop + moves
     memory = array.data
     return b"".join([memory[first:last] for first, last in found])

@@ -17,24 +17,21 @@ All of it runs in the engine's loop, but for starting and ending processes, whic
 from __future__ import annotations
 
 import asyncio
-import heapq
-import itertools
 import logging
 import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from concurrent.futures.process import BrokenProcessPool
-from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import anyio
 
-from ..errors import AioloadError, ClosedError, WorkerError
+from ..errors import ClosedError, WorkerError
 from .jobs import Answer, Decode, Job
 from .seat import Seat, SeatState, signal_name
-from .ticket import Order, Ticket
+from .ticket import ANOTHER_SECONDS, Order, Ticket, Tickets
 
 if TYPE_CHECKING:
     from .arena import ArenaHandle
@@ -46,7 +43,6 @@ _log = logging.getLogger("aioload.workers")
 
 _AT_WORK = (SeatState.READY, SeatState.LEAVING)
 _SHORT_JOB = 0.15  # seconds; below it a seat has its next job before it asks: the way takes 0.3 to 3 ms
-_ANOTHER_SECONDS = 0.001  # for a batch's collate to be asked for, before the next run's job takes the seat
 _CHEAP_RECORD = 1e-5  # seconds; below it a seat gets several jobs before the next has any
 _CHEAP_DEPTH = 4
 _GRACE = 1.0  # seconds for processes to end by themselves when the pool closes
@@ -93,8 +89,6 @@ class PoolOptions:
     """Jobs after which a worker is replaced; None: never."""
     most_workers: int | None = None
     """What `resize` may make of it; None: never more."""
-    executor: Executor | None = None
-    """Somebody else's, that does the jobs in place of a pool; `num_workers` then counts its workers."""
 
 
 class WorkerPool:
@@ -127,11 +121,9 @@ class WorkerPool:
         self._on_restart = on_restart
         self._on_start = on_start
         self.on_change: Callable[[], object] = int  # before a worker comes, goes, or is given a job
-        self._queue: list[Ticket] = []
-        self._numbers = itertools.count()
+        self._tickets = Tickets()
         self._job_seconds = 1.0  # moving average; the first jobs count as long
         self._record_seconds = 1.0  # likewise, of work on one record
-        self._broken: AioloadError | None = None
         self._closed = False
         self._deaths: deque[float] = deque()
         self._deaths_in_a_row = 0
@@ -157,16 +149,12 @@ class WorkerPool:
             WorkerError: no worker can be had.
             ClosedError: the pool was closed.
         """
-        if self._broken is not None:
-            done()
-            raise copy(self._broken)  # one reason for many jobs
-        ticket = Ticket(order, next(self._numbers), job, self._loop.create_future(), done)
-        heapq.heappush(self._queue, ticket)
+        ticket = self._tickets.add(job, order, done)
         self._dispatch()
         try:
             return await ticket.answer
         except asyncio.CancelledError:
-            self._drop(ticket)
+            self._tickets.drop(ticket)
             raise
 
     @property
@@ -187,7 +175,7 @@ class WorkerPool:
     @property
     def jobs_waiting(self) -> int:
         """Jobs that no worker has yet."""
-        return len(self._queue)
+        return len(self._tickets)
 
     @property
     def num_workers(self) -> int:
@@ -209,7 +197,7 @@ class WorkerPool:
 
         One that cannot be started is given up: the others go on, and `num_workers` tells.
         """
-        if self._broken is not None:
+        if self._tickets.broken is not None:
             return
         for _ in range(self.num_workers, num_workers):
             if not self._marks:
@@ -223,7 +211,7 @@ class WorkerPool:
 
     async def aclose(self) -> None:
         """End all processes, side by side; twice is free."""
-        self._break(ClosedError("the workers were ended; make a new loader to go on"))
+        self._tickets.refuse_all(ClosedError("the workers were ended; make a new loader to go on"))
         self._closed = True
         self._to_start.close()
         await asyncio.gather(*(self._close(seat) for seat in (*self._seats, *self._leaving)))
@@ -250,7 +238,7 @@ class WorkerPool:
         if startup.trace is not None:
             what = "the data set, decoders, transform or collate"
             message = f"a worker process could not load {what}: {startup.message}"
-            self._break(WorkerError(message, cause=startup.trace))
+            self._tickets.refuse_all(WorkerError(message, cause=startup.trace))
             return
         self._failed_starts = 0
         self._on_start(startup.pid, began)
@@ -273,10 +261,10 @@ class WorkerPool:
             message = "a worker process hangs while it loads the decoders, transform or collate"
             broken = WorkerError(message, cause=stack or repr(error))
             broken.add_note(f"it was at:\n{stack}")
-            self._break(broken)
+            self._tickets.refuse_all(broken)
         elif self._failed_starts >= _MAX_FAILED_STARTS:
             message = f"worker processes do not start: {error!r}; the last {_how(seat.exit_code)}"
-            self._break(WorkerError(message, cause=repr(error), exit_code=seat.exit_code))
+            self._tickets.refuse_all(WorkerError(message, cause=repr(error), exit_code=seat.exit_code))
         self._replace(seat)
 
     async def _give_up(self, seat: Seat, why: str) -> None:
@@ -295,7 +283,7 @@ class WorkerPool:
         depth = 2 if self._job_seconds < _SHORT_JOB and self._options.timeout is None else 1
         cheap = depth > 1 and self._record_seconds < _CHEAP_RECORD
         depth = _CHEAP_DEPTH if cheap else depth
-        while self._queue:
+        while self._tickets:
             free = [seat for seat in self._seats if seat.state is SeatState.READY and len(seat.jobs) < depth]
             if not free:
                 return
@@ -303,13 +291,13 @@ class WorkerPool:
                 best = free[0]
             else:  # of those that have a job, the one that has been at it the longest: it will end first
                 best = min(free, key=lambda seat: (len(seat.jobs), seat.jobs[0].began if seat.jobs else 0.0))
-            self._submit(heapq.heappop(self._queue), best)
+            self._submit(self._tickets.pop(), best)
 
     def _submit(self, ticket: Ticket, seat: Seat) -> None:
         try:
             future = seat.submit(ticket.job)
         except BrokenProcessPool:
-            self._queue_again(ticket)
+            self._tickets.put_back(ticket)
             seat.state = SeatState.BROKEN
             # behind the answers that it gave before, which are on their way
             self._loop.call_soon(self._died, seat)
@@ -349,8 +337,8 @@ class WorkerPool:
         most = self._options.max_jobs
         if seat.state is SeatState.LEAVING or (most is not None and seat.jobs_done >= most):
             self._retire(seat)
-        if _brings_another(ticket.job):
-            self._loop.call_later(_ANOTHER_SECONDS, self._dispatch)
+        if ticket.brings_another:
+            self._loop.call_later(ANOTHER_SECONDS, self._dispatch)
         else:
             self._dispatch()
 
@@ -369,18 +357,9 @@ class WorkerPool:
         jobs, seat.jobs = seat.jobs, []
         running = jobs.pop(0) if jobs and not self._closed else None
         for ticket in jobs:
-            self._queue_again(ticket)
+            self._tickets.put_back(ticket)
         if not self._closed:
             self._close(seat).add_done_callback(lambda _: self._tell(seat, running, hung, stack))
-
-    def _queue_again(self, ticket: Ticket) -> None:
-        """Put a job back that no worker has done, if there is anyone to do it, and for."""
-        if self._broken is not None:
-            ticket.refuse(copy(self._broken))
-        elif ticket.wanted:
-            heapq.heappush(self._queue, ticket)
-        else:
-            ticket.done()
 
     def _tell(self, seat: Seat, running: Ticket | None, hung: str, stack: str | None) -> None:
         """Go on after a death, now that the process has left its exit code."""
@@ -389,7 +368,7 @@ class WorkerPool:
         _log.info("a worker process %s; it is replaced", how)
         self._count_death(how)
         if running is not None and not seat.works:  # it had not begun
-            self._queue_again(running)
+            self._tickets.put_back(running)
         elif running is not None:
             running.refuse(WorkerDied(how, row if row >= 0 else None, seat.exit_code, stack))
         self._replace(seat)
@@ -410,11 +389,11 @@ class WorkerPool:
                 f"{len(self._deaths)} worker processes died within a minute, {self._deaths_in_a_row} of them "
                 f"without a job done in between; the last {how}. Look for what kills them (memory, mostly)"
             )
-            self._break(WorkerError(message, cause=how))
+            self._tickets.refuse_all(WorkerError(message, cause=how))
 
     def _replace(self, seat: Seat) -> None:
         """Put a new process in a seat's place, or take the seat away if there are too many."""
-        if self._broken is not None or seat not in self._seats:
+        if self._tickets.broken is not None or seat not in self._seats:
             return
         if seat.surplus:
             self._seats.remove(seat)
@@ -457,26 +436,6 @@ class WorkerPool:
         if seat.at == at and seat.jobs:
             seat.kill()
             self._died(seat, f"did not answer for {timeout:g} s and was ended", stack)
-
-    def _break(self, error: AioloadError) -> None:
-        """Let every job fail from now on; the first reason is kept."""
-        if self._broken is None:
-            self._broken = error
-        waiting, self._queue = self._queue, []
-        for ticket in waiting:
-            ticket.refuse(copy(self._broken))
-
-    def _drop(self, ticket: Ticket) -> None:
-        """Forget a job that nobody waits for any more, if no worker has it."""
-        if ticket in self._queue:
-            self._queue.remove(ticket)
-            heapq.heapify(self._queue)
-            ticket.done()
-
-
-def _brings_another(job: Job) -> bool:
-    """Tell a job with a part of a batch that will have to be collated, at best before later runs go on."""
-    return isinstance(job, Decode) and any(not one.whole and one.layout is None for one in job.segments)
 
 
 def _how(exit_code: int | None) -> str:

@@ -21,7 +21,7 @@ from ..errors import AioloadError
 from ..reason import first_of
 from ..storage import Storage, close
 from .files import Unmapped
-from .parcel import stretches
+from .parcel import covering
 
 __all__ = ["Opener", "Reach"]
 
@@ -104,7 +104,10 @@ class Reach:
 
 
 class _Loop:
-    """The event loop in which a process reads: in a thread of its own that nobody waits for at exit."""
+    """The event loop in which a process reads: in a thread of its own that nobody waits for at exit.
+
+    One for all loaders that a process works for, as storages stay open between their jobs: so module state.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -150,7 +153,7 @@ def _laid_out(table: NDArray[Any]) -> tuple[NDArray[np.uint8], list[tuple[int, i
     for shard in np.unique(table["shard"]).tolist():
         rows = np.flatnonzero(table["shard"] == shard)
         start, stop = table["start"][rows].astype(np.int64), table["stop"][rows].astype(np.int64)
-        found, moves = stretches(start, stop, _GAP_BYTES)
+        found, moves = covering(start, stop, _GAP_BYTES)
         table["start"][rows], table["stop"][rows] = start + moves + size, stop + moves + size
         for first, last in found:
             reads.append((shard, first, last, size))

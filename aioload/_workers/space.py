@@ -14,7 +14,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass
 
-__all__ = ["ALIGNMENT", "Space", "Span"]
+__all__ = ["ALIGNMENT", "Space", "Span", "align"]
 
 ALIGNMENT = 64  # a cache line: workers that write neighbouring spans never share one
 
@@ -132,3 +132,8 @@ class Space:
 
 def _round_up(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def align(place: int) -> int:
+    """Return the next place at which an array may start."""
+    return -(-place // ALIGNMENT) * ALIGNMENT

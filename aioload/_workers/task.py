@@ -49,8 +49,10 @@ from .jobs import (
     Segment,
     Undecoded,
 )
-from .layout import NoRoom, RowWriter, learn, pack, unpack
-from .layout import descriptor as read_descriptor
+from .layout import RowWriter, learn
+from .leaf import NoRoom
+from .packed import descriptor as read_descriptor
+from .packed import pack, unpack
 from .space import Span
 
 if TYPE_CHECKING:

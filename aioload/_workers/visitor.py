@@ -148,7 +148,7 @@ class _Kits:
 
 
 _kits = _Kits()
-_turns = threading.Lock()
+_turns = threading.Lock()  # for the global generators, which are the process's as well
 
 
 def _unpacked(parcel: Parcel) -> _Own | None:

@@ -1,17 +1,35 @@
-"""What `pack` and `map` say in the end: what was packed, and what could not be."""
+"""What `pack` and `map` have in common: options, and what they say in the end."""
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from ..errors import SampleError
 from ..packing import PackReport, Unreadable
 from ..storage.address import shown
 from ._console import count, print_json, short, size
 
-__all__ = ["for_others", "show_failure", "show_packed"]
+__all__ = ["IndexFields", "Scheduler", "for_others", "show_failure", "show_packed"]
+
+IndexFields = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME", help="Keep the values of a numeric field in the index too; may be given again."
+    ),
+]
+
+Scheduler = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="A Dask scheduler, such as tcp://host:8786, whose workers do it, a shard each at a time; a run "
+        "that was stopped is gone on with. They must see SRC and DST.",
+    ),
+]
 
 _SHOWN = 50  # unreadable files that are named; --json names all
 

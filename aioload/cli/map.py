@@ -23,7 +23,7 @@ from ._console import (
     progress_bar,
     stdout_kept,
 )
-from ._packed import for_others, show_failure, show_packed
+from ._packed import IndexFields, Scheduler, for_others, show_failure, show_packed
 
 __all__ = ["map_"]
 
@@ -48,11 +48,8 @@ def map_(
         help="About how large a shard becomes. Each is made by one process.")] = None,
     workers: Annotated[Any, typer.Option(parser=parse_workers, metavar="N|auto",
         help="Processes; auto: as many as CPUs; 0: none but this one.")] = "auto",
-    scheduler: Annotated[str | None, typer.Option(metavar="ADDRESS",
-        help="A Dask scheduler, such as tcp://host:8786, whose workers do it. They must see SRC and DST.",
-        )] = None,
-    index_field: Annotated[list[str] | None, typer.Option(metavar="NAME",
-        help="Keep the values of a numeric field in the index too; may be given again.")] = None,
+    scheduler: Scheduler = None,
+    index_field: IndexFields = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad",
         help="Leave out records that are damaged, or for which the function fails.")] = False,
     force: Annotated[bool, typer.Option("--force",

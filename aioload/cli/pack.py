@@ -21,7 +21,7 @@ from ._console import (
     parse_workers,
     progress_bar,
 )
-from ._packed import for_others, show_failure, show_packed
+from ._packed import IndexFields, Scheduler, for_others, show_failure, show_packed
 
 __all__ = ["pack"]
 
@@ -68,16 +68,13 @@ def pack(
         help="Make larger images smaller: N pixels on the shorter side, as JPEG.")] = None,
     quality: Annotated[int | None, typer.Option(min=1, max=100, metavar="Q",
         help="Re-encode images as JPEG of this quality; with --resize 90.")] = None,
-    index_field: Annotated[list[str] | None, typer.Option(metavar="NAME",
-        help="Keep the values of a numeric field in the index too; may be given again.")] = None,
+    index_field: IndexFields = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out what cannot be read.")] = False,
     check: Annotated[Check, typer.Option(
         help="Look at each image: does it open, does it decode.")] = Check.header,
     shuffle: Annotated[bool, typer.Option("--shuffle", help="Pack in an order drawn from the seed.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of the shuffled order.")] = 0,
-    scheduler: Annotated[str | None, typer.Option(metavar="ADDRESS",
-        help="A Dask scheduler, such as tcp://host:8786, whose workers do it, a shard each at a time; a run "
-             "that was stopped is gone on with. They must see SRC and DST.")] = None,
+    scheduler: Scheduler = None,
     force: Annotated[bool, typer.Option("--force",
         help="With --scheduler: begin anew where shards of another run lie.")] = False,
     storage_option: StorageOptions = None,

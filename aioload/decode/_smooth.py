@@ -43,9 +43,8 @@ def _taps(steps: int) -> npt.NDArray[np.float32]:
         left, right = np.eye(len(pixels), 2 * reach + 1), np.eye(len(pixels), 2 * reach + 1, -1)
         matrix.append((1 - place) * left + place * right)
     fitted = np.linalg.lstsq(np.vstack(matrix), np.hstack(wanted), rcond=None)[0]
-    fitted = (
-        fitted + fitted[::-1]
-    )  # equal to the last bit, which OpenCV's faster code for symmetric taps asks for
+    # equal to the last bit, which OpenCV's faster code for symmetric taps asks for
+    fitted = fitted + fitted[::-1]
     weights: npt.NDArray[np.float32] = (fitted / fitted.sum()).astype(np.float32)
     weights.flags.writeable = False  # shared by all pictures
     return weights

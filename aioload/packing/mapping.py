@@ -25,11 +25,11 @@ from .crews import call_in
 from .hiding import check_hides_nothing
 from .items import Unreadable
 from .mapper import Mapper, as_mapper, unreadable
-from .packer import PackReport
+from .packer import PackReport, refused
 from .prepare import Prepared
 from .provenance import with_provenance
 from .results import kind_for, storable
-from .running import Crew, ask, finish, notes_of, refused, report_of, run
+from .running import Crew, ask, finish, notes_of, report_of, run
 from .tasks import ShardTask, cut_evenly
 from .workplace import Parts, Workplace
 

@@ -12,7 +12,7 @@ import os
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
@@ -27,7 +27,7 @@ from .hiding import check_hides_nothing
 from .items import Item, Source, Unreadable
 from .prepare import CHECKS, Prepared, Recipe, prepare
 
-__all__ = ["PackReport", "check_recipe", "nothing", "pack", "prepare_all"]
+__all__ = ["PackReport", "check_recipe", "nothing", "pack", "prepare_all", "refused"]
 
 _RUN = 8  # items a task: handing one over costs about as much as reading a small file
 _MIN_THREADS = 4  # reads wait for the disk even where there is one CPU
@@ -185,13 +185,19 @@ def _require_readable(unreadable: list[Unreadable], records: int, noun: str, *, 
         raise nothing()
 
     if unreadable and not (skip_bad and records):
-        first = unreadable[0]
-        raise SampleError(
-            f"{len(unreadable)} of the {noun}s cannot be packed, the first is {first.name}: {first.reason}; "
-            "mend or remove them, or leave them out with --skip-bad",
-            unreadable=tuple(unreadable),
-            noun=noun,
-        )
+        raise refused(unreadable, noun)
+
+
+def refused(unreadable: Sequence[Unreadable], noun: str) -> SampleError:
+    """Return the error of records that cannot be packed."""
+    first = unreadable[0]
+    return SampleError(
+        f"{len(unreadable)} of the {noun}s cannot be packed, the first is {first.name}: {first.reason}; "
+        "mend or remove them, or leave them out with --skip-bad",
+        unreadable=tuple(unreadable),
+        noun=noun,
+        cause=first.trace or None,
+    )
 
 
 def nothing() -> ConfigError:

@@ -110,8 +110,16 @@ def pack_by_tasks(
         if left is not None:
             place.check(left, facts)
         parts = place.begin(facts) if left is None else place.resume(facts)
-        options = (recipe, source.dataset, source.all_fields)
-        job = _PackJob(parts, fields, columns, source.metadata, skip_bad, *options)
+        job = _PackJob(
+            parts=parts,
+            fields=fields,
+            columns=columns,
+            metadata=source.metadata,
+            skip_bad=skip_bad,
+            recipe=recipe,
+            dataset=source.dataset,
+            all_fields=source.all_fields,
+        )
         made = run(job, tasks, crew, source.noun, progress)
         bad = finish(place, made, source.metadata, source.noun)
     notes = (*source.notes, *notes_of(made), *place.notes)
@@ -123,13 +131,21 @@ class _PackJob:
     """What is the same for all shards."""
 
     parts: Parts
+    """Where they go."""
     fields: Fields
+    """Names and kinds."""
     columns: tuple[str, ...]
+    """Fields whose values the index keeps."""
     metadata: Any
+    """Of the set."""
     skip_bad: bool
+    """Whether bad records are left out."""
     recipe: Recipe
+    """How images are checked and re-encoded."""
     dataset: Dataset | None
+    """Whose records these are; None: a task brings its items."""
     all_fields: bool
+    """Of a set: whether no field of an archive may be left out."""
 
     def records(self, task: ShardTask) -> Generator[Prepared | Unreadable, None, None]:
         """Yield the records to be."""
@@ -171,17 +187,19 @@ def _item_bytes(item: Item, kinds: Mapping[str, str]) -> int:
         try:
             total += len(encode(kinds[name], value, name))
         except SampleError:
-            continue  # likewise
+            continue  # it will be told of when it is its turn
     for raw in item.raw.values():
-        total += len(raw) if isinstance(raw, bytes) else _file_bytes(raw)
+        total += len(raw) if isinstance(raw, bytes) else _size_and_time(raw)[0]
     return total
 
 
-def _file_bytes(path: str) -> int:
+def _size_and_time(path: str) -> tuple[int, int]:
+    """Return the bytes of a file and when it was changed, in nanoseconds; zeros where it cannot be read."""
     try:
-        return Path(path).stat().st_size
+        status = Path(path).stat()
     except OSError:
-        return 0  # it will be told of when it is its turn
+        return 0, 0  # it will be told of when it is its turn
+    return status.st_size, status.st_mtime_ns
 
 
 def _source_of(source: Source, items: Sequence[Item | Unreadable], sizes: list[int]) -> str:
@@ -192,13 +210,6 @@ def _source_of(source: Source, items: Sequence[Item | Unreadable], sizes: list[i
     for item, size in zip(items, sizes, strict=True):
         digest.update(repr((item.name, size)).encode())
         if isinstance(item, Item):
-            times = [_changed(raw) for raw in item.raw.values() if isinstance(raw, str)]
+            times = [_size_and_time(raw)[1] for raw in item.raw.values() if isinstance(raw, str)]
             digest.update(repr((item.key, sorted(item.values.items()), times)).encode())
     return digest.hexdigest()
-
-
-def _changed(path: str) -> int:
-    try:
-        return Path(path).stat().st_mtime_ns
-    except OSError:
-        return 0  # it will be told of when it is its turn

@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
 from typing import Any, TypeVar
 
-from ..errors import AioloadError, SampleError, WorkerError
+from ..errors import AioloadError, WorkerError
 from ..importing import pickled
 from ..shard.index import join_footers, make_manifest, render_index
 from .items import Unreadable
-from .packer import PackReport
+from .packer import PackReport, refused
 from .tasks import Job, Made, ShardTask, make
 from .workplace import Workplace
 
-__all__ = ["Crew", "ask", "finish", "notes_of", "refused", "report_of", "run"]
+__all__ = ["Crew", "ask", "finish", "notes_of", "report_of", "run"]
 
 T = TypeVar("T")
 
@@ -180,18 +180,6 @@ def finish(place: Workplace, made: Sequence[Made], metadata: Any, noun: str) -> 
     rendered = render_index(index)
     place.finish(index.shards, rendered, make_manifest(index, rendered, metadata).render())
     return unreadable
-
-
-def refused(unreadable: Sequence[Unreadable], noun: str) -> SampleError:
-    """Return the error of records that cannot be packed."""
-    first = unreadable[0]
-    return SampleError(
-        f"{len(unreadable)} of the {noun}s cannot be packed, the first is {first.name}: {first.reason}; "
-        "mend or remove them, or leave them out with --skip-bad",
-        unreadable=tuple(unreadable),
-        noun=noun,
-        cause=first.trace or None,
-    )
 
 
 def report_of(

@@ -88,12 +88,9 @@ class Pages:
     def take(self, start: int, stop: int) -> Array:
         """Return the bytes `start` to `stop`; pages that are read for it are not kept."""
         found = np.empty(stop - start, np.uint8)
-        pages = range(start // PAGE_BYTES, -(-stop // PAGE_BYTES) if stop > start else 0, _AT_ONCE)
-        for first in pages:
-            data, begin = (
-                self._checked(first, min(first + _AT_ONCE, -(-stop // PAGE_BYTES))),
-                first * PAGE_BYTES,
-            )
+        pages_stop = -(-stop // PAGE_BYTES) if stop > start else 0
+        for first in range(start // PAGE_BYTES, pages_stop, _AT_ONCE):
+            data, begin = self._checked(first, min(first + _AT_ONCE, pages_stop)), first * PAGE_BYTES
             low, high = max(start, begin), min(stop, begin + len(data))
             found[low - start : high - start] = data[low - begin : high - begin]
         found.flags.writeable = False
@@ -233,9 +230,8 @@ class PagedArray:
         outside = (numbers < -len(self)) | (numbers >= len(self))
         if outside.any():
             raise IndexError(f"items are 0 to {len(self) - 1}, asked for {numbers[outside].flat[0]}")
-        places = (
-            np.where(numbers < 0, numbers + len(self), numbers).ravel() + self._start // self.dtype.itemsize
-        )
+        numbers = np.where(numbers < 0, numbers + len(self), numbers)
+        places = numbers.ravel() + self._start // self.dtype.itemsize
         found = self._pages.gather(places, self.dtype)
         return found.reshape(numbers.shape) if numbers.ndim else found[0]
 

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 __all__ = ["Sparse", "assemble", "room_for"]
 
-_MAX_SPARSE = (
-    1 << 30
-)  # what the sparse files of a sample may become: a map of a few bytes can ask for any amount
+# what the sparse files of a sample may become: a map of a few bytes can ask for any amount
+_MAX_SPARSE = 1 << 30
 _FREE = 256 << 20  # of that, for a sample of however few bytes, since a batch can have many of them
 _MAX_RATIO = 1000  # beyond that
 

@@ -13,8 +13,8 @@ import torch
 from hypothesis import given
 
 from aioload._device.pack import LARGE_BYTES, Parcel, as_bytes, pack, spread, storages_in, tensors_in
-from aioload._workers.layout import descriptor, tree_of, unpack_leaves
-from aioload._workers.layout import pack as lay_out
+from aioload._workers.packed import descriptor, tree_of, unpack_leaves
+from aioload._workers.packed import pack as lay_out
 
 Pair = namedtuple("Pair", ["x", "y"])
 

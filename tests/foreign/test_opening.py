@@ -128,9 +128,8 @@ def test_a_compressed_file_is_fetched_and_unpacked_once(cache: Path) -> None:
         assert foreign_sets.numbers(dataset) == list(range(30))
         assert foreign_sets.numbers(Dataset(f"{server.url}/x.tfrecord.gz")) == list(range(30))
 
-        assert (
-            sum(r.sent for r in server.asked("x.tfrecord.gz") if r.method == "GET") <= 2 * len(data) + 8
-        )  # to tell, and whole
+        # to tell, and whole
+        assert sum(r.sent for r in server.asked("x.tfrecord.gz") if r.method == "GET") <= 2 * len(data) + 8
 
 
 def test_a_signed_address_makes_no_secret_known(cache: Path) -> None:

@@ -12,7 +12,7 @@ import torch
 from aioload._pipeline.deliver import Made, deliver, to_numpy, to_torch
 from aioload._pipeline.memory import Memory
 from aioload._workers.arena import Arena
-from aioload._workers.layout import descriptor, pack
+from aioload._workers.packed import descriptor, pack
 from aioload.errors import SampleError
 
 from .runs import make_recipe, walked

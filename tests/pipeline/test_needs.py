@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 import aioload
 from aioload._pipeline.needs import Need, foresee
 from aioload._workers.jobs import TABLE
-from aioload._workers.layout import RowWriter, align, learn, pack
+from aioload._workers.layout import RowWriter, learn
+from aioload._workers.packed import pack
+from aioload._workers.space import align
 from aioload.collate import default
 from aioload.shard.format import NativeFormat
 from aioload.shard.kinds import encode

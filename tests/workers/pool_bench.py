@@ -16,9 +16,9 @@ import numpy as np
 
 from aioload._workers.arena import Arena, ArenaHandle
 from aioload._workers.jobs import MARK, TABLE, Answer, Decode, Outcome, Recipe, Segment
-from aioload._workers.layout import align, descriptor, unpack
+from aioload._workers.packed import descriptor, unpack
 from aioload._workers.pool import PoolOptions, WorkerPool
-from aioload._workers.space import Span
+from aioload._workers.space import Span, align
 from aioload.decode import for_kind
 from aioload.shard.format import NativeFormat
 from aioload.shard.kinds import encode

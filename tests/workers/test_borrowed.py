@@ -14,9 +14,12 @@ import pytest
 from fakes import Gate
 from worker_jobs import Bench, make_recipe
 
-from aioload._workers.borrowed import Borrowed, Far, Near, capacity, make_kit, shares_memory, warm_up
+from aioload._workers.borrowed import Borrowed
+from aioload._workers.executors import capacity, shares_memory, warm_up
 from aioload._workers.jobs import Answer
+from aioload._workers.parcel import make_kit
 from aioload._workers.pool import WorkerDied
+from aioload._workers.transport import Far, Near
 from aioload.errors import ClosedError, WorkerError
 from aioload.storage.threads import DaemonExecutor
 
@@ -40,7 +43,7 @@ class ByHand(Executor):
             raise self.refuses
         future: Future[Any] = Future()
         self.tasks.append((future, lambda: fn(*args, **kwargs)))
-        self.sizes.append(bool(args) and args[0].kit is not None)
+        self.sizes.append(bool(args) and getattr(args[0], "kit", None) is not None)
         return future
 
     def do(self, number: int) -> None:
@@ -248,6 +251,29 @@ async def test_the_most_urgent_job_goes_first() -> None:
         assert finished == [5, 6, 7]
 
 
+async def test_what_follows_a_part_of_a_batch_goes_before_later_parts() -> None:
+    """A thread that has done a part is kept for what is asked for next: mostly, the batch's collate."""
+    async with desk() as here:
+        assert here.laid.array is not None
+        near = Near(here.executor, here.laid.array, here.laid.recipe)
+        here.runner = Borrowed(near, 1, here.threads, here._restarted)
+        part = here.laid.job(0, 2, here.laid.room)
+
+        async def walk() -> Answer:
+            await here.runner.run(part, (0, 0), int)
+            return await here.runner.run(here.laid.whole(), (0, 0), int)
+
+        first, later = asyncio.create_task(walk()), asyncio.create_task(here.runner.run(part, (0, 1), int))
+        for number in range(2):
+            await here.settle()
+            here.executor.do(number)
+        await here.settle()
+
+        assert (first.done(), later.done()) == (True, False)
+        assert here.labels(first.result()) == [0, 1, 2, 3]
+        later.cancel()
+
+
 async def test_a_cancelled_job_lets_go_at_once() -> None:
     """A task elsewhere writes nothing here, so its memory need not wait for it."""
     async with desk() as here:
@@ -324,7 +350,7 @@ async def test_a_client_that_was_closed_fails_what_is_under_way(monkeypatch: pyt
 
 
 async def test_memory_of_a_thread_is_kept_until_it_has_ended(tmp_path: Any) -> None:
-    """A cancelled job that a thread works on lets go only then: it still writes to the arena."""
+    """A cancelled job lets go only then, as it still writes to the arena; whoever closes waits for that."""
     done: list[str] = []
     with Gate(tmp_path) as gate, ThreadPoolExecutor(1) as executor:
         recipe = make_recipe({"x": "ndarray", "label": "int"}, transform=gate, seed_globals=False)
@@ -337,9 +363,11 @@ async def test_memory_of_a_thread_is_kept_until_it_has_ended(tmp_path: Any) -> N
 
         job.cancel()
         await asyncio.wait([job])
+        closing = asyncio.create_task(runner.aclose())
+        await asyncio.sleep(0)
         before = list(done)
         gate.open(4)
-        await runner.aclose()
+        await closing
 
         await asyncio.sleep(0)
         assert (before, done) == ([], ["done"])

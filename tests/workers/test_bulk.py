@@ -15,7 +15,8 @@ from worker_jobs import Bench, make_recipe
 
 from aioload._workers import task
 from aioload._workers.jobs import TABLE, Decode, Outcome, Segment
-from aioload._workers.layout import Layout, texts, view
+from aioload._workers.layout import Layout
+from aioload._workers.leaf import texts, view
 from aioload._workers.space import Span
 from aioload._workers.task import Worker
 

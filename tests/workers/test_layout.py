@@ -19,19 +19,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 from worker_jobs import roomy
 
-from aioload._workers.layout import (
-    Layout,
-    NoRoom,
-    RowWriter,
-    align,
-    batch_tree,
-    descriptor,
-    learn,
-    pack,
-    texts,
-    unpack,
-    view,
-)
+from aioload._workers.layout import Layout, RowWriter, batch_tree, learn
+from aioload._workers.leaf import NoRoom, texts, view
+from aioload._workers.packed import descriptor, pack, unpack
+from aioload._workers.space import align
 from aioload.collate import default
 
 Pair = namedtuple("Pair", ["left", "right"])
@@ -329,7 +320,8 @@ def test_samples_without_a_common_row_have_no_layout(samples: list[Any]) -> None
 def test_rows_need_no_torch() -> None:
     """A layout of arrays is learnt, written and read where torch was never imported."""
     code = (
-        "import sys, numpy as np; from aioload._workers.layout import *; s = [{'x': np.ones(3), 't': 'a'}];"
+        "import sys, numpy as np; from aioload._workers.layout import *;"
+        "from aioload._workers.packed import pack; s = [{'x': np.ones(3), 't': 'a'}];"
         "l = learn(s); p = np.zeros(l.starts(1)[-1], 'u1'); assert RowWriter(l, p, 1).write(0, s[0]);"
         "w, n = pack(s, np.zeros(9999, 'u1')); sys.exit('torch' in sys.modules)"
     )

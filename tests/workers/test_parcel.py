@@ -15,9 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worker_jobs import Bench, make_recipe
 
-from aioload._workers.borrowed import make_kit
 from aioload._workers.jobs import TABLE, Collate, Decode, Job, Recipe, Segment
-from aioload._workers.parcel import Blob, Kit, Parcel, Reply, place, stretches, wrap
+from aioload._workers.parcel import Blob, Kit, Parcel, Reply, covering, make_kit, place, wrap
 from aioload._workers.space import Span
 from aioload._workers.visitor import visit
 
@@ -206,13 +205,13 @@ def test_what_cannot_be_loaded_is_told(kit: Kit, told: str) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 50)), min_size=1), st.integers(0, 20))
-def test_stretches_hold_every_range(ranges: list[tuple[int, int]], gap: int) -> None:
+def test_what_covers_ranges_holds_each(ranges: list[tuple[int, int]], gap: int) -> None:
     """Laid end to end, what each range moves to holds the same bytes."""
     memory = np.random.default_rng(0).integers(0, 256, 2100, np.uint8).tobytes()
     start = np.array([first for first, _ in ranges], np.int64)
     stop = start + np.array([size for _, size in ranges], np.int64)
 
-    found, moves = stretches(start, stop, gap)
+    found, moves = covering(start, stop, gap)
 
     together = b"".join(memory[first:last] for first, last in found)
     moved = [together[a:b] for a, b in zip(start + moves, stop + moves, strict=True)]

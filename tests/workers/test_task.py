@@ -15,7 +15,7 @@ from worker_jobs import Bench, make_recipe
 
 from aioload._workers import task
 from aioload._workers.jobs import TABLE, Collate, Decode, Outcome, Recipe, Segment
-from aioload._workers.layout import view
+from aioload._workers.leaf import view
 from aioload._workers.space import Span
 from aioload._workers.task import Worker, wants_rng
 from aioload.errors import ConfigError, SampleError, ShardError

@@ -10,7 +10,8 @@ import google_crc32c
 import numpy as np
 
 from aioload._workers.jobs import TABLE, Answer, Decode, Outcome, Recipe, Segment
-from aioload._workers.layout import NoRoom, descriptor, unpack
+from aioload._workers.leaf import NoRoom
+from aioload._workers.packed import descriptor, unpack
 from aioload._workers.space import Span
 from aioload._workers.task import Worker
 from aioload.decode import for_kind
