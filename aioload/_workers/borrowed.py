@@ -416,6 +416,8 @@ class Borrowed:
             self._send(flight, with_kit=True)
         except AioloadError as error:
             self._break(error)
+        except Exception as error:  # it is none of our answers: the job would be waited for for ever
+            self._break(_strange(error))
         else:
             seconds = self._loop.time() - flight.since
             self._seconds.append(seconds)
@@ -541,6 +543,14 @@ def _killed(error: BaseException) -> bool:
 def _refused(error: BaseException) -> WorkerError:
     return WorkerError(
         f"the executor takes no tasks ({error}); keep it open for as long as the loader is used",
+        cause=repr(error),
+    )
+
+
+def _strange(error: BaseException) -> WorkerError:
+    return WorkerError(
+        f"the executor gave back what no worker of aioload {__version__} answers ({error!r}); it must return "
+        "what the submitted function returns, and its workers must have this version",
         cause=repr(error),
     )
 
