@@ -6,7 +6,9 @@ import io
 import itertools
 import os
 import sys
+from concurrent.futures import Executor, Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from shard.tars import by_tarfile
 
+import aioload
 from aioload import ConfigError, Dataset, SampleError, WorkerError, Writer
 from aioload.packing import Recipe, find_source, pack, pack_by_tasks
 from aioload.packing.tasks import cut_evenly, cut_full
@@ -246,6 +249,55 @@ def test_a_scheduler_needs_dask(
 
     assert "install torch-aioload[dask]" in report.output
     assert not (tmp_path / "out").exists()
+
+
+class Deserted(Executor):
+    """A scheduler's executor and its client in one: tasks are never done, or let go of."""
+
+    def __init__(self, threads: dict[str, int] | None, *, lets_go: bool = False) -> None:
+        self.threads, self.lets_go = threads, lets_go
+
+    def __enter__(self) -> Deserted:
+        return self
+
+    def wait_for_workers(self, *_: Any, **__: Any) -> None:
+        """There are some at first."""
+
+    def get_executor(self) -> Deserted:
+        return self
+
+    def nthreads(self) -> dict[str, int]:
+        if self.threads is None:
+            raise OSError("Timed out")
+        return self.threads
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        if self.lets_go:
+            future.cancel()
+            future.set_running_or_notify_cancel()
+        return future
+
+
+@pytest.mark.parametrize(
+    ("client", "told"),
+    [
+        (Deserted({}), "has had no workers for 0 s; start some and run the same again"),
+        (Deserted(None), "was lost .Timed out."),
+        (Deserted({"one": 1}, lets_go=True), "the scheduler was lost, or has let go of it"),
+    ],
+)
+def test_a_scheduler_without_workers_is_not_waited_for(
+    numbers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, client: Deserted, told: str
+) -> None:
+    """Where Dask would wait without end, or say nothing, an error says what happened and what to do."""
+    distributed = SimpleNamespace(Client=lambda *_, **__: client)
+    monkeypatch.setitem(sys.modules, "distributed", distributed)
+    monkeypatch.setattr("aioload.packing.running._LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("aioload.packing.crews._DESERTED_SECONDS", 0)
+
+    with pytest.raises(WorkerError, match=told):
+        aioload.map(numbers, dict, tmp_path / "out", scheduler="tcp://scheduler:8786")
 
 
 def test_the_command_packs_as_before_without_a_scheduler(images: Path, tmp_path: Path) -> None:
