@@ -6,7 +6,7 @@ import io
 import itertools
 import os
 import sys
-from concurrent.futures import Executor, Future
+from concurrent.futures import CancelledError, Executor, Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -251,11 +251,22 @@ def test_a_scheduler_needs_dask(
     assert not (tmp_path / "out").exists()
 
 
-class Deserted(Executor):
-    """A scheduler's executor and its client in one: tasks are never done, or let go of."""
+@pytest.mark.parametrize("address", ["scheduler", "http://scheduler:8787", "tcp://:8786", "tcp://scheduler"])
+def test_an_address_that_is_none_is_refused(
+    numbers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    """At once; Dask would take a minute."""
+    monkeypatch.setitem(sys.modules, "distributed", SimpleNamespace())
 
-    def __init__(self, threads: dict[str, int] | None, *, lets_go: bool = False) -> None:
-        self.threads, self.lets_go = threads, lets_go
+    with pytest.raises(ConfigError, match="no address of a Dask scheduler"):
+        aioload.map(numbers, dict, tmp_path / "out", scheduler=address)
+
+
+class Deserted(Executor):
+    """A scheduler's executor and its client in one: tasks are never done, or fail."""
+
+    def __init__(self, threads: dict[str, int] | None, fails: Exception | None = None) -> None:
+        self.threads, self.fails = threads, fails
 
     def __enter__(self) -> Deserted:
         return self
@@ -273,9 +284,8 @@ class Deserted(Executor):
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
-        if self.lets_go:
-            future.cancel()
-            future.set_running_or_notify_cancel()
+        if self.fails is not None:
+            future.set_exception(self.fails)
         return future
 
 
@@ -284,7 +294,8 @@ class Deserted(Executor):
     [
         (Deserted({}), "has had no workers for 0 s; start some and run the same again"),
         (Deserted(None), "was lost .Timed out."),
-        (Deserted({"one": 1}, lets_go=True), "the scheduler was lost, or has let go of it"),
+        (Deserted({"one": 1}, CancelledError()), "the scheduler was lost, or has let go of it"),
+        (Deserted({"one": 1}, ModuleNotFoundError("No module named 'x'")), "'x' where it is done; install"),
     ],
 )
 def test_a_scheduler_without_workers_is_not_waited_for(

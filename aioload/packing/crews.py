@@ -21,6 +21,7 @@ T = TypeVar("T")
 
 _CONNECT_SECONDS = 30
 _DESERTED_SECONDS = 60
+_SCHEMES = ("", "tcp", "tls", "ucx", "ucxx", "ws", "wss")
 _PER_THREAD = 2  # tasks a thread of a scheduler has: the next lies ready when one is done
 
 
@@ -73,6 +74,7 @@ def _dask(address: str) -> Iterator[Crew]:
         distributed: Any = import_module("distributed")
     except ImportError as error:
         raise ConfigError("a scheduler needs Dask; install torch-aioload[dask]") from error
+    _check_address(address)
     try:
         client: Any = distributed.Client(address, timeout=_CONNECT_SECONDS, set_as_default=False)
     except (OSError, ValueError) as error:
@@ -89,6 +91,14 @@ def _dask(address: str) -> Iterator[Crew]:
             lambda: max(1, _PER_THREAD * workers.threads()),
             workers.check,
         )
+
+
+def _check_address(address: str) -> None:
+    """Refuse what Dask would refuse, too, a minute and some tracebacks later."""
+    scheme, _, location = address.rpartition("://")
+    host, _, port = location.rpartition(":")
+    if scheme not in _SCHEMES or not host or not port.isdigit():
+        raise ConfigError(f"{address!r} is no address of a Dask scheduler, which is like tcp://host:8786")
 
 
 class _Workers:

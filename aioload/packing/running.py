@@ -173,6 +173,8 @@ def _failed(task: ShardTask, error: Exception) -> WorkerError:
 def _told(error: Exception) -> str:
     if isinstance(error, CancelledError):  # without a word
         return "the scheduler was lost, or has let go of it; what is done is kept for another run"
+    if isinstance(error, ModuleNotFoundError):
+        return f"{error} where it is done; install it there, or start the workers where it is found"
     return f"{type(error).__name__}: {error}"
 
 
