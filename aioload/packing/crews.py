@@ -116,7 +116,7 @@ class _Workers:
             WorkerError: the scheduler is gone.
         """
         try:
-            threads = sum(self._client.nthreads().values())
+            threads: int = sum(self._client.nthreads().values())
         except OSError as error:
             raise WorkerError(
                 f"the scheduler {self._address} was lost ({error}); what is done is kept for another run"
