@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import os
+import shutil
 import sys
 from concurrent.futures import CancelledError, Executor, Future
 from pathlib import Path
@@ -21,7 +22,7 @@ from PIL import Image
 from shard.tars import by_tarfile
 
 import aioload
-from aioload import ConfigError, Dataset, SampleError, WorkerError, Writer
+from aioload import ConfigError, Dataset, NotFoundError, SampleError, StorageError, WorkerError, Writer
 from aioload.packing import Recipe, find_source, pack, pack_by_tasks
 from aioload.packing.tasks import cut_evenly, cut_full
 from aioload.shard.footer import Footer
@@ -251,6 +252,18 @@ def test_a_scheduler_needs_dask(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_source_that_is_not_seen_is_not_left_out(images: Path, tmp_path: Path) -> None:
+    """Where a worker lacks the mount, each file is missing: `skip_bad` is not meant for that."""
+    shutil.copytree(images, tmp_path / "in")
+
+    def unmount(items: int, num_bytes: int) -> None:
+        shutil.rmtree(tmp_path / "in", ignore_errors=True)
+
+    options: dict[str, Any] = {"shard_bytes": 3000, "num_workers": 0, "skip_bad": True}
+    with pytest.raises(StorageError, match="its whole folder is empty or gone"):
+        pack_by_tasks(find_source([tmp_path / "in"]), tmp_path / "out", progress=unmount, **options)
+
+
 @pytest.mark.parametrize("address", ["scheduler", "http://scheduler:8787", "tcp://:8786", "tcp://scheduler"])
 def test_an_address_that_is_none_is_refused(
     numbers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
@@ -295,6 +308,7 @@ class Deserted(Executor):
         (Deserted({}), "has had no workers for 0 s; start some and run the same again"),
         (Deserted(None), "was lost .Timed out."),
         (Deserted({"one": 1}, CancelledError()), "the scheduler was lost, or has let go of it"),
+        (Deserted({"one": 1}, NotFoundError("there is no x")), "there is no x .that is what a worker sees"),
         (Deserted({"one": 1}, ModuleNotFoundError("No module named 'x'")), "'x' where it is done; install"),
     ],
 )
@@ -307,7 +321,7 @@ def test_a_scheduler_without_workers_is_not_waited_for(
     monkeypatch.setattr("aioload.packing.running._LOOK_SECONDS", 0.0)
     monkeypatch.setattr("aioload.packing.crews._DESERTED_SECONDS", 0)
 
-    with pytest.raises(WorkerError, match=told):
+    with pytest.raises((WorkerError, NotFoundError), match=told):
         aioload.map(numbers, dict, tmp_path / "out", scheduler="tcp://scheduler:8786")
 
 

@@ -90,6 +90,7 @@ def _dask(address: str) -> Iterator[Crew]:
             lambda executor: executor.shutdown(wait=False),
             lambda: max(1, _PER_THREAD * workers.threads()),
             workers.check,
+            elsewhere=True,
         )
 
 

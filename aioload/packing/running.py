@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
 from typing import Any, TypeVar
 
-from ..errors import AioloadError, SampleError, WorkerError
+from ..errors import AioloadError, ConfigError, SampleError, StorageError, WorkerError
 from ..importing import pickled
 from ..shard.index import join_footers, make_manifest, render_index
 from .items import Unreadable
@@ -31,6 +31,7 @@ class Crew:
         stop: ends what they are at, and lets them go.
         width: tells how many tasks they should have at once.
         check: raises a `WorkerError` if tasks will never be done; called now and then while waiting.
+        elsewhere: whether they may not see what is seen here.
     """
 
     def __init__(
@@ -39,9 +40,12 @@ class Crew:
         stop: Callable[[Any], object],
         width: Callable[[], int],
         check: Callable[[], object] = int,
+        *,
+        elsewhere: bool = False,
     ) -> None:
         self.width = width
         self.check = check
+        self.elsewhere = elsewhere
         self._start = start
         self._stop = stop
         self._executor: Executor | None = None
@@ -97,7 +101,9 @@ def run(
                 made = future.result()
             except BrokenExecutor:
                 lost = True
-            except AioloadError:
+            except AioloadError as error:
+                if crew.elsewhere:
+                    raise _placed(error) from error
                 raise
             except Exception as error:  # of the engine that was called in
                 raise _failed(running[future], error) from error
@@ -126,7 +132,9 @@ def ask(crew: Crew, function: Callable[..., T], *arguments: Any) -> T:
     try:
         (future,) = _done(crew, [crew.submit(function, *arguments)])
         return future.result()
-    except AioloadError:
+    except AioloadError as error:
+        if crew.elsewhere:
+            raise _placed(error) from error
         raise
     except Exception as error:  # of the engine that was called in
         crew.close()
@@ -168,6 +176,14 @@ def _failed(task: ShardTask, error: Exception) -> WorkerError:
     return WorkerError(
         f"shard {task.number} (records {task.first} to {task.stop}) could not be made: {_told(error)}"
     )
+
+
+def _placed(error: AioloadError) -> AioloadError:
+    """Return the error of a worker elsewhere, which may not see what is seen here."""
+    if not isinstance(error, StorageError | ConfigError):
+        return type(error)(str(error), **error.facts)
+    hint = "that is what a worker sees; all workers must see source and destination, by the same paths"
+    return type(error)(f"{error} ({hint})", **error.facts)
 
 
 def _told(error: Exception) -> str:
