@@ -22,7 +22,7 @@ from PIL import Image
 from shard.tars import by_tarfile
 
 import aioload
-from aioload import ConfigError, Dataset, NotFoundError, SampleError, StorageError, WorkerError, Writer
+from aioload import ConfigError, Dataset, SampleError, ShardError, StorageError, WorkerError, Writer
 from aioload.packing import Recipe, find_source, pack, pack_by_tasks
 from aioload.packing.tasks import cut_evenly, cut_full
 from aioload.shard.footer import Footer
@@ -308,7 +308,7 @@ class Deserted(Executor):
         (Deserted({}), "has had no workers for 0 s; start some and run the same again"),
         (Deserted(None), "was lost .Timed out."),
         (Deserted({"one": 1}, CancelledError()), "the scheduler was lost, or has let go of it"),
-        (Deserted({"one": 1}, NotFoundError("there is no x")), "there is no x .that is what a worker sees"),
+        (Deserted({"one": 1}, ShardError("x has no manifest")), "no manifest .that is what a worker sees"),
         (Deserted({"one": 1}, ModuleNotFoundError("No module named 'x'")), "'x' where it is done; install"),
     ],
 )
@@ -321,7 +321,7 @@ def test_a_scheduler_without_workers_is_not_waited_for(
     monkeypatch.setattr("aioload.packing.running._LOOK_SECONDS", 0.0)
     monkeypatch.setattr("aioload.packing.crews._DESERTED_SECONDS", 0)
 
-    with pytest.raises((WorkerError, NotFoundError), match=told):
+    with pytest.raises((WorkerError, ShardError), match=told):
         aioload.map(numbers, dict, tmp_path / "out", scheduler="tcp://scheduler:8786")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
 from typing import Any, TypeVar
 
-from ..errors import AioloadError, ConfigError, SampleError, StorageError, WorkerError
+from ..errors import AioloadError, SampleError, WorkerError
 from ..importing import pickled
 from ..shard.index import join_footers, make_manifest, render_index
 from .items import Unreadable
@@ -180,7 +180,7 @@ def _failed(task: ShardTask, error: Exception) -> WorkerError:
 
 def _placed(error: AioloadError) -> AioloadError:
     """Return the error of a worker elsewhere, which may not see what is seen here."""
-    if not isinstance(error, StorageError | ConfigError):
+    if isinstance(error, SampleError | WorkerError):
         return type(error)(str(error), **error.facts)
     hint = "that is what a worker sees; all workers must see source and destination, by the same paths"
     return type(error)(f"{error} ({hint})", **error.facts)
