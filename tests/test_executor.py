@@ -6,7 +6,7 @@ import itertools
 import json
 import multiprocessing
 from collections.abc import Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -198,6 +198,19 @@ def test_a_process_that_dies_breaks_its_pool(many: Path) -> None:
         loader = Loader(many, batch_size=8, transform=die_at_forty, executor=executor)
         with loader.sync() as batches, pytest.raises(WorkerError, match="the executor is broken"):
             list(batches)
+
+
+def test_an_answer_that_is_none_of_ours_is_an_error(many: Path) -> None:
+    """What an executor makes up, or workers of another version answer, ends the loader; nothing hangs."""
+
+    class Strange(Executor):
+        def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+            future: Future[Any] = Future()
+            future.set_result(None)
+            return future
+
+    with pytest.raises(WorkerError, match="the executor gave back what no worker"):
+        epoch(many, executor=Strange(), batch_size=8)
 
 
 def test_functions_that_cannot_be_loaded_there_are_told(many: Path, processes: Executor) -> None:

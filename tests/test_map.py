@@ -346,6 +346,19 @@ def test_a_record_that_fails_is_named(numbers: Path, tmp_path: Path) -> None:
     assert (tmp_path / "out" / "shard-00000.aio").exists()
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_function_that_exits_is_a_bad_record(numbers: Path, tmp_path: Path, workers: int) -> None:
+    """`sys.exit` in it ends neither the run without a word, nor a worker."""
+
+    def leave(sample: dict[str, Any]) -> dict[str, Any]:
+        if sample["n"] == 21:
+            sys.exit(4)
+        return doubled(sample)
+
+    with pytest.raises(SampleError, match=r"record 21 of .*\(key-21\): SystemExit: 4"):
+        mapped(numbers, leave, tmp_path / "out", num_workers=workers)
+
+
 @pytest.mark.parametrize("bad", [(0, 5, 21, 39), tuple(range(9))])
 def test_bad_records_can_be_left_out(numbers: Path, tmp_path: Path, bad: tuple[int, ...]) -> None:
     """Also after a stop, all that were left out are told of; the first good result tells the fields."""

@@ -5,8 +5,11 @@ from __future__ import annotations
 import io
 import itertools
 import os
+import shutil
 import sys
+from concurrent.futures import CancelledError, Executor, Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +21,8 @@ from hypothesis import strategies as st
 from PIL import Image
 from shard.tars import by_tarfile
 
-from aioload import ConfigError, Dataset, SampleError, WorkerError, Writer
+import aioload
+from aioload import ConfigError, Dataset, SampleError, ShardError, StorageError, WorkerError, Writer
 from aioload.packing import Recipe, find_source, pack, pack_by_tasks
 from aioload.packing.tasks import cut_evenly, cut_full
 from aioload.shard.footer import Footer
@@ -246,6 +250,79 @@ def test_a_scheduler_needs_dask(
 
     assert "install torch-aioload[dask]" in report.output
     assert not (tmp_path / "out").exists()
+
+
+def test_a_source_that_is_not_seen_is_not_left_out(images: Path, tmp_path: Path) -> None:
+    """Where a worker lacks the mount, each file is missing: `skip_bad` is not meant for that."""
+    shutil.copytree(images, tmp_path / "in")
+
+    def unmount(items: int, num_bytes: int) -> None:
+        shutil.rmtree(tmp_path / "in", ignore_errors=True)
+
+    options: dict[str, Any] = {"shard_bytes": 3000, "num_workers": 0, "skip_bad": True}
+    with pytest.raises(StorageError, match="its whole folder is empty or gone"):
+        pack_by_tasks(find_source([tmp_path / "in"]), tmp_path / "out", progress=unmount, **options)
+
+
+@pytest.mark.parametrize("address", ["scheduler", "http://scheduler:8787", "tcp://:8786", "tcp://scheduler"])
+def test_an_address_that_is_none_is_refused(
+    numbers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    """At once; Dask would take a minute."""
+    monkeypatch.setitem(sys.modules, "distributed", SimpleNamespace())
+
+    with pytest.raises(ConfigError, match="no address of a Dask scheduler"):
+        aioload.map(numbers, dict, tmp_path / "out", scheduler=address)
+
+
+class Deserted(Executor):
+    """A scheduler's executor and its client in one: tasks are never done, or fail."""
+
+    def __init__(self, threads: dict[str, int] | None, fails: Exception | None = None) -> None:
+        self.threads, self.fails = threads, fails
+
+    def __enter__(self) -> Deserted:
+        return self
+
+    def wait_for_workers(self, *_: Any, **__: Any) -> None:
+        """There are some at first."""
+
+    def get_executor(self) -> Deserted:
+        return self
+
+    def nthreads(self) -> dict[str, int]:
+        if self.threads is None:
+            raise OSError("Timed out")
+        return self.threads
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        if self.fails is not None:
+            future.set_exception(self.fails)
+        return future
+
+
+@pytest.mark.parametrize(
+    ("client", "told"),
+    [
+        (Deserted({}), "has had no workers for 0 s; start some and run the same again"),
+        (Deserted(None), "was lost .Timed out."),
+        (Deserted({"one": 1}, CancelledError()), "the scheduler was lost, or has let go of it"),
+        (Deserted({"one": 1}, ShardError("x has no manifest")), "no manifest .that is what a worker sees"),
+        (Deserted({"one": 1}, ModuleNotFoundError("No module named 'x'")), "'x' where it is done; install"),
+    ],
+)
+def test_a_scheduler_without_workers_is_not_waited_for(
+    numbers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, client: Deserted, told: str
+) -> None:
+    """Where Dask would wait without end, or say nothing, an error says what happened and what to do."""
+    distributed = SimpleNamespace(Client=lambda *_, **__: client)
+    monkeypatch.setitem(sys.modules, "distributed", distributed)
+    monkeypatch.setattr("aioload.packing.running._LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("aioload.packing.crews._DESERTED_SECONDS", 0)
+
+    with pytest.raises((WorkerError, ShardError), match=told):
+        aioload.map(numbers, dict, tmp_path / "out", scheduler="tcp://scheduler:8786")
 
 
 def test_the_command_packs_as_before_without_a_scheduler(images: Path, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from .._version import __version__
 from ..errors import AioloadError, ClosedError, WorkerError
 from .executors import killed_workers, refused
 from .pool import WorkerDied
@@ -212,6 +213,8 @@ class Borrowed:
             self._send(flight, with_kit=True)
         except AioloadError as error:
             self._break(error)
+        except Exception as error:  # it is none of our answers: the job would be waited for for ever
+            self._break(_strange(error))
         else:
             seconds = self._loop.time() - flight.since
             self._seconds.append(seconds)
@@ -316,6 +319,14 @@ def _cancel_all(futures: list[Future[Any]]) -> None:
     for future in futures:
         with contextlib.suppress(Exception):  # whatever is wrong with the executor, these are given up
             future.cancel()
+
+
+def _strange(error: BaseException) -> WorkerError:
+    return WorkerError(
+        f"the executor gave back what no worker of aioload {__version__} answers ({error!r}); it must return "
+        "what the submitted function returns, and its workers must have this version",
+        cause=repr(error),
+    )
 
 
 def _broken(error: BaseException) -> WorkerError:

@@ -82,8 +82,10 @@ class Feed(Callback):
         self._trained = dict(state_dict)
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Note that the trainer knows the callback."""
+        """Note that the trainer knows the callback; a `fit` begins with a new loader."""
         self._is_callback = True
+        if stage == "fit":
+            self._trained = None
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """Make the trainer's epoch the loader's, also where the one before was cut short."""
@@ -100,10 +102,9 @@ class Feed(Callback):
         self._close()
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """End the loader's processes and threads; the next `fit` has a new loader."""
+        """End the loader's processes and threads; the state stays, for checkpoints after the last step."""
         if stage == "fit":
             self._close()
-            self._trained = None
 
     def _close(self) -> None:
         if self._made is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import closing, contextmanager
@@ -19,6 +20,8 @@ __all__ = ["call_in"]
 T = TypeVar("T")
 
 _CONNECT_SECONDS = 30
+_DESERTED_SECONDS = 60
+_SCHEMES = ("", "tcp", "tls", "ucx", "ucxx", "ws", "wss")
 _PER_THREAD = 2  # tasks a thread of a scheduler has: the next lies ready when one is done
 
 
@@ -71,6 +74,7 @@ def _dask(address: str) -> Iterator[Crew]:
         distributed: Any = import_module("distributed")
     except ImportError as error:
         raise ConfigError("a scheduler needs Dask; install torch-aioload[dask]") from error
+    _check_address(address)
     try:
         client: Any = distributed.Client(address, timeout=_CONNECT_SECONDS, set_as_default=False)
     except (OSError, ValueError) as error:
@@ -80,8 +84,52 @@ def _dask(address: str) -> Iterator[Crew]:
             client.wait_for_workers(1, timeout=_CONNECT_SECONDS)
         except TimeoutError as error:
             raise WorkerError(f"the scheduler {address} has no workers") from error
+        workers = _Workers(address, client)
         yield Crew(
             client.get_executor,
             lambda executor: executor.shutdown(wait=False),
-            lambda: max(1, _PER_THREAD * sum(client.nthreads().values())),
+            lambda: max(1, _PER_THREAD * workers.threads()),
+            workers.check,
+            elsewhere=True,
         )
+
+
+def _check_address(address: str) -> None:
+    """Refuse what Dask would refuse, too, a minute and some tracebacks later."""
+    scheme, _, location = address.rpartition("://")
+    host, _, port = location.rpartition(":")
+    if scheme not in _SCHEMES or not host or not port.isdigit():
+        raise ConfigError(f"{address!r} is no address of a Dask scheduler, which is like tcp://host:8786")
+
+
+class _Workers:
+    """Those of a scheduler, which come and go."""
+
+    def __init__(self, address: str, client: Any) -> None:
+        self._address = address
+        self._client = client
+        self._last = time.monotonic()  # that there were any
+
+    def threads(self) -> int:
+        """Return how many tasks they do at once.
+
+        Raises:
+            WorkerError: the scheduler is gone.
+        """
+        try:
+            threads: int = sum(self._client.nthreads().values())
+        except OSError as error:
+            raise WorkerError(
+                f"the scheduler {self._address} was lost ({error}); what is done is kept for another run"
+            ) from error
+        if threads:
+            self._last = time.monotonic()
+        return threads
+
+    def check(self) -> None:
+        """Raise if there have been none for a while: Dask itself would wait for others without end."""
+        if not self.threads() and time.monotonic() - self._last > _DESERTED_SECONDS:
+            raise WorkerError(
+                f"the scheduler {self._address} has had no workers for {_DESERTED_SECONDS} s; start some and "
+                "run the same again: what is done is kept"
+            )

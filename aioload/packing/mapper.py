@@ -98,7 +98,7 @@ class Mapper:
                 sample["__source__"] = source
             result = self.function(sample)
             return _prepared(result, name, key, given)
-        except Exception as error:  # the user's code may raise anything
+        except (Exception, SystemExit) as error:  # the user's code may raise anything
             return unreadable(error, name)
 
 
@@ -165,7 +165,7 @@ def _prepared(result: Any, name: str, key: str | None, given: str) -> Prepared:
     return Prepared(name, (key or "") if chosen == given else chosen, values, 1)
 
 
-def unreadable(error: Exception, name: str) -> Unreadable:
+def unreadable(error: BaseException, name: str) -> Unreadable:
     """Return what is said of a record at which something was raised, by us or by the user's code."""
     reason = message_of(error)
     if isinstance(error, AioloadError):

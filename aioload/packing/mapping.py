@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -227,6 +228,8 @@ def _look(payload: bytes, fields: Fields | None) -> _Look:
     """Map some records that lie far apart; where all are bad, and may be, others up to a good one."""
     mapper: Mapper = cloudpickle.loads(payload)
     before = states()
+    if threading.current_thread() is not threading.main_thread():
+        del before["random"]  # the scheduler's worker, whose thread this is, draws from it as it waits
     look = _some(mapper, fields)
     return replace(look, draws=tuple(drawn(before)))
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from .._version import __version__
 from ..dataset import Dataset
-from ..errors import ConfigError, SampleError
+from ..errors import ConfigError, SampleError, StorageError
 from ..shard.footer import Footer
 from ..shard.format import NativeFormat
 from ..shard.kinds import Fields, check_columns, check_fields, encode
@@ -150,6 +150,7 @@ class _PackJob:
     def records(self, task: ShardTask) -> Generator[Prepared | Unreadable, None, None]:
         """Yield the records to be."""
         items: Iterable[Item | Unreadable] = task.items
+        _check_seen(task)
         if self.dataset is not None:
             ranges = [(task.first, task.stop)]
             items = items_of(self.dataset, ranges, all_fields=self.all_fields, ends=task.is_last)
@@ -159,6 +160,20 @@ class _PackJob:
         else:
             with closing(prepare_all(items, self.recipe, _THREADS)) as prepared:
                 yield from prepared
+
+
+def _check_seen(task: ShardTask) -> None:
+    """Refuse to leave out all files as bad where the source is not to be seen at all.
+
+    Raises:
+        StorageError: it is not.
+    """
+    raws = (raw for item in task.items if isinstance(item, Item) for raw in item.raw.values())
+    first = next((Path(raw) for raw in raws if not isinstance(raw, bytes)), None)
+    if first is None or first.exists():
+        return
+    if not first.parent.is_dir() or not any(first.parent.iterdir()):  # as where nothing is mounted
+        raise StorageError(f"{first} was there when packing began, and now its whole folder is empty or gone")
 
 
 def _tasks(

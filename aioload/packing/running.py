@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
 from typing import Any, TypeVar
 
 from ..errors import AioloadError, WorkerError
@@ -19,6 +19,7 @@ __all__ = ["Crew", "ask", "finish", "notes_of", "report_of", "run"]
 
 T = TypeVar("T")
 
+_LOOK_SECONDS = 5.0  # between two looks whether anybody is still there
 _MOST_TRIES = 3  # of a task whose process dies: by then it is the task
 
 
@@ -29,12 +30,22 @@ class Crew:
         start: calls them in; again, where all were lost.
         stop: ends what they are at, and lets them go.
         width: tells how many tasks they should have at once.
+        check: raises a `WorkerError` if tasks will never be done; called now and then while waiting.
+        elsewhere: whether they may not see what is seen here.
     """
 
     def __init__(
-        self, start: Callable[[], Executor], stop: Callable[[Any], object], width: Callable[[], int]
+        self,
+        start: Callable[[], Executor],
+        stop: Callable[[Any], object],
+        width: Callable[[], int],
+        check: Callable[[], object] = int,
+        *,
+        elsewhere: bool = False,
     ) -> None:
         self.width = width
+        self.check = check
+        self.elsewhere = elsewhere
         self._start = start
         self._stop = stop
         self._executor: Executor | None = None
@@ -85,12 +96,14 @@ def run(
     running: dict[Future[Made], ShardTask] = {}
     while waiting or running:
         lost = _submit(crew, payload, waiting, running)
-        for future in () if lost else wait(running, return_when=FIRST_COMPLETED).done:
+        for future in () if lost else _done(crew, running):
             try:
                 made = future.result()
             except BrokenExecutor:
                 lost = True
-            except AioloadError:
+            except AioloadError as error:
+                if crew.elsewhere:
+                    raise _placed(error) from error
                 raise
             except Exception as error:  # of the engine that was called in
                 raise _failed(running[future], error) from error
@@ -117,12 +130,15 @@ def ask(crew: Crew, function: Callable[..., T], *arguments: Any) -> T:
         WorkerError: it died, or was lost.
     """
     try:
-        return crew.submit(function, *arguments).result()
-    except AioloadError:
+        (future,) = _done(crew, [crew.submit(function, *arguments)])
+        return future.result()
+    except AioloadError as error:
+        if crew.elsewhere:
+            raise _placed(error) from error
         raise
     except Exception as error:  # of the engine that was called in
         crew.close()
-        raise WorkerError(f"looking at the first records failed: {type(error).__name__}: {error}") from error
+        raise WorkerError(f"looking at the first records failed: {_told(error)}") from error
 
 
 def _submit(
@@ -139,6 +155,13 @@ def _submit(
     return False
 
 
+def _done(crew: Crew, futures: Iterable[Future[T]]) -> set[Future[T]]:
+    """Wait for at least one, as long as there is hope."""
+    while not (done := wait(futures, _LOOK_SECONDS, FIRST_COMPLETED).done):
+        crew.check()
+    return done
+
+
 def _check_tries(tasks: Iterable[ShardTask], tries: Counter[int]) -> None:
     for task in tasks:
         if tries[task.number] >= _MOST_TRIES:
@@ -151,9 +174,24 @@ def _check_tries(tasks: Iterable[ShardTask], tries: Counter[int]) -> None:
 
 def _failed(task: ShardTask, error: Exception) -> WorkerError:
     return WorkerError(
-        f"shard {task.number} (records {task.first} to {task.stop}) could not be made: "
-        f"{type(error).__name__}: {error}"
+        f"shard {task.number} (records {task.first} to {task.stop}) could not be made: {_told(error)}"
     )
+
+
+def _placed(error: AioloadError) -> AioloadError:
+    """Return the error of a worker elsewhere, which may not see what is seen here."""
+    if isinstance(error, SampleError | WorkerError):
+        return type(error)(str(error), **error.facts)
+    hint = "that is what a worker sees; all workers must see source and destination, by the same paths"
+    return type(error)(f"{error} ({hint})", **error.facts)
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, CancelledError):  # without a word
+        return "the scheduler was lost, or has let go of it; what is done is kept for another run"
+    if isinstance(error, ModuleNotFoundError):
+        return f"{error} where it is done; install it there, or start the workers where it is found"
+    return f"{type(error).__name__}: {error}"
 
 
 def finish(place: Workplace, made: Sequence[Made], metadata: Any, noun: str) -> tuple[Unreadable, ...]:

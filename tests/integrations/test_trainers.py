@@ -109,11 +109,12 @@ def test_accelerate_ends_an_update_with_the_epoch(folder: Path) -> None:
 
 @pytest.mark.full
 def test_lightning_ends_epochs_early(folder: Path) -> None:
-    """With `limit_train_batches` the trainer's epochs are still the loader's."""
+    """With `limit_train_batches` the trainer's epochs are the loader's, whose state outlives it."""
     run = _run("lightning", folder, 0, "limited")[0]
 
     first, second = _epochs(folder, 1), _epochs(folder, 2)[RECORDS:]
     assert run.told["trained"] == first[: 5 * BATCH] + second[: 5 * BATCH]
+    assert (run.told["state"]["epoch"], run.told["state"]["position"]) == (1, 5 * BATCH)
 
 
 @pytest.mark.full
