@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import anyio
 
@@ -68,7 +68,7 @@ from .ranks import check_rank, find_rank
 from .remains import Remains
 from .report import render
 from .stats import Counters, LoaderStats
-from .sync import SyncLoader
+from .sync import SyncLoader, no_numbers
 from .table import largest_record
 from .tracing import Recorder, traced
 
@@ -283,6 +283,12 @@ class Loader:
         if self._engine is None:  # opening and starting take a while, and must not block the user's loop
             return LateIterator(self._start, self.batches)
         return self.batches()
+
+    if not TYPE_CHECKING:  # checkers know that there is none
+
+        def __getitem__(self, number: object) -> NoReturn:
+            # a plain `for`, which finds no __iter__, asks for number 0
+            raise no_numbers("iterate with `async for batch in loader` or `for batch in loader.sync()`")
 
     def sync(self, *, progress: bool = False) -> SyncLoader:
         """Return the same loader behind a plain `for`.

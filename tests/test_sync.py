@@ -6,7 +6,9 @@ import asyncio
 import gc
 import threading
 import weakref
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import leaks
 import pytest
@@ -14,8 +16,9 @@ import scripts
 import torch
 from batches import counted, plain
 from fakes import Gate
+from torch.utils.data import DataLoader
 
-from aioload import ClosedError, Loader
+from aioload import ClosedError, ConfigError, Loader
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +37,24 @@ def test_it_has_the_habits_of_a_data_loader(hundred: Path) -> None:
     assert (len(face), face.batch_size, face.num_workers, face.drop_last, face.epoch) == (3, 30, 0, True, 4)
     assert face.dataset is loader.dataset
     assert len(face.dataset) == 100
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (iter, "`for batch in loader.sync\\(\\)`"),
+        (DataLoader, "No DataLoader belongs around"),
+        (lambda loader: DataLoader(loader.sync()), "No DataLoader belongs around"),
+        (lambda loader: DataLoader(loader.sync(), batch_size=None), "No DataLoader belongs around"),
+    ],
+    ids=["plain for", "wrapped", "face wrapped", "batches wrapped"],
+)
+def test_batches_have_no_numbers(hundred: Path, wrong: Callable[[Loader], Any], told: str) -> None:
+    """Whoever forgets `sync()`, or wraps a loader in a DataLoader, reads what to do instead."""
+    loader = Loader(hundred, batch_size=50, num_workers=0)
+
+    with pytest.raises(ConfigError, match=told):
+        list(wrong(loader))
 
 
 def test_several_faces_are_one_loader(hundred: Path) -> None:
