@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import itertools
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ from shard.tars import by_tarfile
 
 from aioload import ConfigError, Dataset, SampleError, WorkerError, Writer
 from aioload.packing import Recipe, find_source, pack, pack_by_tasks
+from aioload.packing.running import Crew, ask
 from aioload.packing.tasks import cut_evenly, cut_full
 from aioload.shard.footer import Footer
 from aioload.shard.format import NativeFormat
@@ -246,6 +250,24 @@ def test_a_scheduler_needs_dask(
 
     assert "install torch-aioload[dask]" in report.output
     assert not (tmp_path / "out").exists()
+
+
+def test_an_address_that_cannot_be_is_refused_at_once(images: Path, tmp_path: Path) -> None:
+    """What names no port is not waited for."""
+    report = aio("pack", images, tmp_path / "out", "--scheduler", "tcp://host", status=1)
+
+    assert "such as tcp://host:8786, got 'tcp://host'" in " ".join(report.output.split())
+
+
+def test_a_module_that_workers_lack_is_told_of() -> None:
+    """The error says where it has to be."""
+    crew = Crew(lambda: ThreadPoolExecutor(1), ThreadPoolExecutor.shutdown, lambda: 1)
+
+    with (
+        closing(crew),
+        pytest.raises(WorkerError, match="No module named 'mels'; install it where the workers"),
+    ):
+        ask(crew, importlib.import_module, "mels")
 
 
 def test_the_command_packs_as_before_without_a_scheduler(images: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import closing, contextmanager
@@ -31,7 +32,7 @@ def call_in(num_workers: int | None, scheduler: str | None) -> Iterator[Crew]:
         scheduler: address of a Dask scheduler, whose workers it is then.
 
     Raises:
-        ConfigError: the number cannot be, or Dask is not installed.
+        ConfigError: number or address cannot be, or Dask is not installed.
         WorkerError: there is no such scheduler, or it has no workers.
     """
     if scheduler is not None:
@@ -67,6 +68,8 @@ class _Inline(Executor):
 
 @contextmanager
 def _dask(address: str) -> Iterator[Crew]:
+    if not re.search(r"^inproc://|:[0-9]+/?$", address):  # Dask's client would be a minute about it
+        raise ConfigError(f"a scheduler has an address such as tcp://host:8786, got {address!r}")
     try:
         distributed: Any = import_module("distributed")
     except ImportError as error:

@@ -228,7 +228,12 @@ def _look(payload: bytes, fields: Fields | None) -> _Look:
     mapper: Mapper = cloudpickle.loads(payload)
     before = states()
     look = _some(mapper, fields)
-    return replace(look, draws=tuple(drawn(before)))
+    draws = drawn(before)
+    if draws:  # by other threads of this process perhaps, such as Dask's: the function does it each time
+        before = states()
+        _some(mapper, fields)
+        draws = [name for name in drawn(before) if name in draws]
+    return replace(look, draws=tuple(draws))
 
 
 def _some(mapper: Mapper, fields: Fields | None) -> _Look:

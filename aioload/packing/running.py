@@ -122,7 +122,7 @@ def ask(crew: Crew, function: Callable[..., T], *arguments: Any) -> T:
         raise
     except Exception as error:  # of the engine that was called in
         crew.close()
-        raise WorkerError(f"looking at the first records failed: {type(error).__name__}: {error}") from error
+        raise WorkerError(f"looking at the first records failed: {_told(error)}") from error
 
 
 def _submit(
@@ -151,9 +151,14 @@ def _check_tries(tasks: Iterable[ShardTask], tries: Counter[int]) -> None:
 
 def _failed(task: ShardTask, error: Exception) -> WorkerError:
     return WorkerError(
-        f"shard {task.number} (records {task.first} to {task.stop}) could not be made: "
-        f"{type(error).__name__}: {error}"
+        f"shard {task.number} (records {task.first} to {task.stop}) could not be made: {_told(error)}"
     )
+
+
+def _told(error: Exception) -> str:
+    """Return what an engine said, with what helps where its workers lack a module."""
+    cure = "; install it where the workers are, or start them with its folder in PYTHONPATH"
+    return f"{type(error).__name__}: {error}{cure if isinstance(error, ImportError) else ''}"
 
 
 def finish(place: Workplace, made: Sequence[Made], metadata: Any, noun: str) -> tuple[Unreadable, ...]:
