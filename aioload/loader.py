@@ -23,7 +23,7 @@ from ._pipeline.exits import close_forgotten, end, remember
 from ._pipeline.house import Settings
 from ._pipeline.needs import Need, foresee
 from ._pipeline.sizes import MOST_PARTS
-from ._workers.context import warm_up
+from ._workers.context import check_children, warm_up
 from ._workers.jobs import Recipe
 from ._workers.pool import PoolOptions
 from .accounts import Accounts
@@ -440,6 +440,12 @@ class Loader:
         if current is None or current is iterator:
             self._accounts.end()
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"{self!r} cannot be copied or sent to another process; make a loader there, which finds its "
+            "place with load_state_dict()"
+        )
+
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"epoch={self.epoch} workers={self.num_workers}"
         if self._holding is not None:
@@ -513,6 +519,7 @@ class Loader:
             if self._rank_is_found:
                 check_rank(self.rank, self.world_size)
             if self.num_workers and self._pool_options.executor is None:
+                check_children()
                 warm_up([*packages(self._decode), *self.dataset.packages])
             with self._stop.heeded():
                 settings = self._settings()
