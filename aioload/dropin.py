@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import warnings
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec
 
 from .errors import ConfigError
 from .loader import Loader
@@ -22,7 +23,39 @@ if TYPE_CHECKING:
 
 __all__ = ["from_dataset"]
 
+P = ParamSpec("P")
 
+# What `DataLoader` calls otherwise, or has and nobody needs here.
+_THEIRS = {
+    "sampler": "ranks and shuffle= are the loader's own; for a choice of samples give a Subset",
+    "batch_sampler": "ranks and shuffle= are the loader's own; for a choice of samples give a Subset",
+    "collate_fn": "it is collate=",
+    "pin_memory": 'leave it out; device="cuda" has batches arrive there',
+    "pin_memory_device": 'leave it out; device="cuda" has batches arrive there',
+    "timeout": "it is worker_timeout=, with None for no limit",
+    "worker_init_fn": "open what each process needs on first use, in __getitem__",
+    "multiprocessing_context": "leave it out; workers are no forks of your process",
+    "generator": "leave it out; seed= decides",
+    "prefetch_factor": "it is prefetch=, in batches of all workers together",
+    "persistent_workers": "leave it out; workers always stay",
+    "in_order": "leave it out; batches always come in order",
+}
+
+
+def _swapped(make: Callable[P, Loader]) -> Callable[P, Loader]:
+    """Have options of a `DataLoader` answered with what takes their place."""
+
+    @functools.wraps(make)
+    def checked(*args: P.args, **options: P.kwargs) -> Loader:
+        for name in options:
+            if name in _THEIRS:
+                raise ConfigError(f"{name}= is an option of DataLoader: {_THEIRS[name]}")
+        return make(*args, **options)
+
+    return checked
+
+
+@_swapped
 def from_dataset(
     dataset: Any,
     *,
@@ -143,5 +176,5 @@ def _warn_if_heavy(name: str, weight: int, workers: int) -> None:
         warnings.warn(
             f"{name} holds {size(weight)}, which each of {workers} workers copies; keep what is "
             'large in files that are mapped, as np.load(..., mmap_mode="r") does, or use fewer workers',
-            stacklevel=3,
+            stacklevel=4,  # whoever calls from_dataset
         )

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import anyio
 
@@ -23,7 +23,7 @@ from ._pipeline.exits import close_forgotten, end, remember
 from ._pipeline.house import Settings
 from ._pipeline.needs import Need, foresee
 from ._pipeline.sizes import MOST_PARTS
-from ._workers.context import warm_up
+from ._workers.context import check_children, warm_up
 from ._workers.jobs import Recipe
 from ._workers.pool import PoolOptions
 from .accounts import Accounts
@@ -68,7 +68,7 @@ from .ranks import check_rank, find_rank
 from .remains import Remains
 from .report import render
 from .stats import Counters, LoaderStats
-from .sync import SyncLoader
+from .sync import SyncLoader, no_numbers
 from .table import largest_record
 from .tracing import Recorder, traced
 
@@ -246,8 +246,9 @@ class Loader:
         travel = executors.travels(executor, self.num_workers)
         check_functions(prepare, transform, collate, self._decode, travel=travel)
         executors.check_seeds(executor, seeded=seed_globals and self._runs_user_code)
+        converts = channels_last or any(each is not None for each in (dtype, mean, std))
+        self._output = output_of(output, device, converts=converts)
         self._convert = Convert(channels_last=channels_last, dtype=dtype, mean=mean, std=std)
-        self._output = output_of(output, device, converts=self._convert.active)
         self._device = choose_device(device)
         policy = choose(on_error)
         self._remains = Remains(policy)
@@ -283,6 +284,12 @@ class Loader:
         if self._engine is None:  # opening and starting take a while, and must not block the user's loop
             return LateIterator(self._start, self.batches)
         return self.batches()
+
+    if not TYPE_CHECKING:  # checkers know that there is none
+
+        def __getitem__(self, number: object) -> NoReturn:
+            # a plain `for`, which finds no __iter__, asks for number 0
+            raise no_numbers("iterate with `async for batch in loader` or `for batch in loader.sync()`")
 
     def sync(self, *, progress: bool = False) -> SyncLoader:
         """Return the same loader behind a plain `for`.
@@ -433,6 +440,12 @@ class Loader:
         if current is None or current is iterator:
             self._accounts.end()
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"{self!r} cannot be copied or sent to another process; make a loader there, which finds its "
+            "place with load_state_dict()"
+        )
+
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"epoch={self.epoch} workers={self.num_workers}"
         if self._holding is not None:
@@ -506,6 +519,7 @@ class Loader:
             if self._rank_is_found:
                 check_rank(self.rank, self.world_size)
             if self.num_workers and self._executor is None:
+                check_children()
                 warm_up([*packages(self._decode), *self.dataset.packages])
             with self._stop.heeded():
                 settings = self._settings()

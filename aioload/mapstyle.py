@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import operator
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -148,6 +149,10 @@ class _MapTable(RecordTable):
 def _checked_size(dataset: Any, method: str) -> int:
     """Return the number of samples."""
     kind = type(dataset).__qualname__
+    if isinstance(dataset, (Collection, str, bytes, os.PathLike)):
+        raise ConfigError(f"a {kind} goes to aioload.Loader; from_dataset takes data sets of others")
+    if hasattr(dataset, "num_workers") and isinstance(getattr(dataset, "batch_size", None), int):
+        raise ConfigError(f"{kind} makes batches already; give what it makes them of, such as its .dataset")
     if _bases(dataset) & {("torch.utils.data.dataset", "IterableDataset")} or (
         not hasattr(dataset, method) and hasattr(dataset, "__iter__")
     ):

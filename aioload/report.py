@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from .diagnosis import diagnose
-from .words import byte_rate, share, size
+from .words import byte_rate, count, share, size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,7 +49,7 @@ def _work(stats: LoaderStats) -> list[str]:
     prepares = ("prepare",) if stats.prepare_seconds else ()
     names = ("decode", *prepares, "transform", "collate")
     took = ", ".join(f"{name} {each * getattr(stats, f'{name}_seconds'):.3f} s" for name in names)
-    where = f"{stats.num_workers} workers" if stats.num_workers else "the training thread"
+    where = count(stats.num_workers, "worker") if stats.num_workers else "the training thread"
     lines = [f"work:    {took} per 1,000 samples, in {where}"]
     if stats.reads:
         rate = stats.read_bytes / stats.read_seconds if stats.read_seconds else 0.0

@@ -58,6 +58,11 @@ class State:
         if not isinstance(data, Mapping):
             raise ConfigError(f"a state is the dict that state_dict() returned, got {type(data).__name__}")
         version = data.get("version")
+        if not data.keys() >= {"version", "fingerprint"}:
+            raise ConfigError(
+                f"no state of a loader, but a dict of {sorted(map(str, data))[:5]}; what state_dict() "
+                "returned is wanted, as it lies in a checkpoint beside the model's"
+            )
         if version != _VERSION:
             raise ConfigError(f"the state is of version {version!r}, this aioload reads version {_VERSION}")
         names = {field.name for field in fields(cls)}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from .collection import Collection
+from .errors import ConfigError
 from .policy import Skipped
 from .stats import LoaderStats
 
-__all__ = ["SyncLoader"]
+__all__ = ["SyncLoader", "no_numbers"]
 
 
 class Face(Protocol):
@@ -57,6 +58,11 @@ class SyncLoader:
 
     def __len__(self) -> int:
         return len(self._loader)
+
+    if not TYPE_CHECKING:  # checkers know that there is none
+
+        def __getitem__(self, number: object) -> NoReturn:
+            raise no_numbers("iterate over the loader")
 
     def __enter__(self) -> SyncLoader:
         self._loader.check_open()
@@ -155,3 +161,15 @@ class SyncLoader:
     def report(self) -> str:
         """Return where the time went, as text."""
         return self._loader.report()
+
+
+def no_numbers(instead: str) -> ConfigError:
+    """Return the error of a loader that is taken for a sequence, as a `DataLoader` around it does.
+
+    Args:
+        instead: what gives its batches.
+    """
+    return ConfigError(
+        f"batches cannot be asked for by number: {instead}. No DataLoader belongs around a loader, which has "
+        "workers, order and ranks of its own; for trainers see aioload.integrations"
+    )

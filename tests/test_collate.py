@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import pickle
 from collections import OrderedDict, namedtuple
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -16,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import default_collate
 
+import aioload
 from aioload import collate
 from aioload.errors import ConfigError, SampleError
 from aioload.tree import flatten
@@ -259,6 +261,28 @@ def test_c04_different_shapes_are_named() -> None:
 
     assert caught.value.field == "meta.image"
     assert caught.value.shapes == ((3, 4), (3, 5))
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda x: x,
+        lambda x: (x, 0),
+        lambda x: [0, [x]],
+        lambda x: {"a": x},
+        lambda x: {"a": {"b": [x]}, "c": 0},
+    ],
+    ids=["bare", "tuple", "list", "dict", "nested"],
+)
+def test_the_way_out_that_is_told_works(wrap: Callable[[Any], Any]) -> None:
+    """The collate at the end of the message makes a batch of the samples that the message is about."""
+    samples = [wrap(np.zeros(size)) for size in (1, 2)]
+
+    with pytest.raises(SampleError) as caught:
+        collate.default(samples)
+    advised = eval(str(caught.value).rpartition("collate=")[2], {"aioload": aioload})
+
+    assert "array([0., 0.])" in str(collate.apply(advised, samples))
 
 
 def test_pictures_of_differing_sizes_are_told_of_crops() -> None:

@@ -247,6 +247,16 @@ def test_a_single_batch_is_told_as_one() -> None:
     assert "of 1 batch only" in diagnose(counted(**BUSY, decode_seconds=15.0, batches=1)).evidence
 
 
+@pytest.mark.parametrize(
+    ("workers", "told"), [(0, "in the training thread"), (1, "in 1 worker"), (2, "in 2 workers")]
+)
+def test_workers_are_counted(workers: int, told: str) -> None:
+    """One is one, and none is the thread that trains."""
+    lines = render(counted(**{**BUSY, "num_workers": workers}, decode_seconds=15.0)).splitlines()
+
+    assert [line.endswith(told) for line in lines if line.startswith("work:")] == [True]
+
+
 def test_workers_that_died_are_told() -> None:
     """What their replacement costs looks like work of some stage, and is none."""
     often = diagnose(counted(**BUSY, decode_seconds=15.0, restarts=8))

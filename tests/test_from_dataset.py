@@ -23,6 +23,7 @@ from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset,
 
 import aioload
 from aioload import ConfigError, Loader, SampleError, WorkerError, dropin, from_dataset
+from aioload.mapstyle import MapStyle
 from aioload.travel import packed
 
 WORKERS = [0, 1, 2]
@@ -325,8 +326,12 @@ class Endless(IterableDataset[int]):
         ((n for n in range(3)), "generator is an iterable data set"),
         (7, "int has no __getitem__"),
         (type("NoLength", (), {"__getitem__": lambda self, n: n})(), "NoLength does not tell how many"),
+        ("data/train", r"a str goes to aioload\.Loader"),
+        (DataLoader(range(3)), "DataLoader makes batches already"),  # type: ignore[arg-type]  # will do
+        (Loader(MapStyle([1, 2]), batch_size=1), "Loader makes batches already"),
+        (MapStyle([1, 2]), r"a MapStyle goes to aioload\.Loader"),
     ],
-    ids=["torch", "generator", "number", "no length"],
+    ids=["torch", "generator", "number", "no length", "path", "theirs", "ours", "wrapped"],
 )
 def test_what_is_no_map_style_data_set_is_refused(dataset: Any, message: str) -> None:
     """At once, with what to do instead."""
@@ -360,6 +365,16 @@ def test_options_are_those_of_a_loader() -> None:
     assert {name: own[name].default for name in set(own) & set(loaders)} == {
         name: loaders[name].default for name in set(own) & set(loaders)
     }
+
+
+@pytest.mark.parametrize("name", sorted(set(inspect.signature(DataLoader).parameters)))
+def test_options_of_a_data_loader_are_taken_or_answered(name: str) -> None:
+    """Whoever swaps a DataLoader has no unknown option: the error says what takes its place."""
+    if name in inspect.signature(from_dataset).parameters:
+        return
+
+    with pytest.raises(ConfigError, match=rf"{name}= is an option of DataLoader: \w+"):
+        from_dataset(Numbers(), batch_size=8, **{name: None})
 
 
 def test_it_does_not_mix_with_packed_sets() -> None:

@@ -144,6 +144,21 @@ def test_a_function_that_draws_is_told_once(numbers: Path, tmp_path: Path) -> No
     assert message.startswith("the function draws random numbers (from numpy.random)")
 
 
+def test_what_others_draw_meanwhile_is_not_the_functions(numbers: Path, tmp_path: Path) -> None:
+    """A generator that another thread draws from once is not blamed on the function."""
+    drawn: list[float] = []
+
+    def prepare(sample: dict[str, Any]) -> dict[str, Any]:
+        if not drawn:  # in another's stead
+            drawn.append(np.random.rand())
+        return {"x": sample["x"]}
+
+    with Warnings() as warned:
+        mapped(numbers, prepare, tmp_path / "quiet")
+
+    assert warned.messages == []
+
+
 def test_pixels_of_an_image_field_become_a_file(numbers: Path, tmp_path: Path) -> None:
     """`fields` decides; a PNG file loses nothing."""
     pixels = np.random.default_rng(0).integers(0, 256, (5, 4, 3), np.uint8)

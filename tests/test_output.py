@@ -174,6 +174,8 @@ def test_a_batch_of_which_nothing_is_left_has_no_rows(tmp_path: Path) -> None:
         {"channels_last": True},
         {"dtype": torch.float16},
         {"dtype": torch.float16, "mean": 1.0, "std": 2.0},
+        {"dtype": "float16"},  # as numpy would have it
+        {"std": 2.0},
     ],
 )
 def test_what_is_for_tensors_is_refused(numbers: Path, options: dict[str, Any]) -> None:

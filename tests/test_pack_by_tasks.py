@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import itertools
 import os
 import shutil
 import sys
-from concurrent.futures import CancelledError, Executor, Future
+from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +26,7 @@ from shard.tars import by_tarfile
 import aioload
 from aioload import ConfigError, Dataset, SampleError, ShardError, StorageError, WorkerError, Writer
 from aioload.packing import Recipe, find_source, pack, pack_by_tasks
+from aioload.packing.running import Crew, ask
 from aioload.packing.tasks import cut_evenly, cut_full
 from aioload.shard.footer import Footer
 from aioload.shard.format import NativeFormat
@@ -309,7 +312,10 @@ class Deserted(Executor):
         (Deserted(None), "was lost .Timed out."),
         (Deserted({"one": 1}, CancelledError()), "the scheduler was lost, or has let go of it"),
         (Deserted({"one": 1}, ShardError("x has no manifest")), "no manifest .that is what a worker sees"),
-        (Deserted({"one": 1}, ModuleNotFoundError("No module named 'x'")), "'x' where it is done; install"),
+        (
+            Deserted({"one": 1}, ModuleNotFoundError("No module named 'x'")),
+            "'x'; install it where the workers",
+        ),
     ],
 )
 def test_a_scheduler_without_workers_is_not_waited_for(
@@ -323,6 +329,17 @@ def test_a_scheduler_without_workers_is_not_waited_for(
 
     with pytest.raises((WorkerError, ShardError), match=told):
         aioload.map(numbers, dict, tmp_path / "out", scheduler="tcp://scheduler:8786")
+
+
+def test_a_module_that_workers_lack_is_told_of() -> None:
+    """The error says where it has to be."""
+    crew = Crew(lambda: ThreadPoolExecutor(1), ThreadPoolExecutor.shutdown, lambda: 1)
+
+    with (
+        closing(crew),
+        pytest.raises(WorkerError, match="No module named 'mels'; install it where the workers"),
+    ):
+        ask(crew, importlib.import_module, "mels")
 
 
 def test_the_command_packs_as_before_without_a_scheduler(images: Path, tmp_path: Path) -> None:

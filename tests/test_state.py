@@ -186,12 +186,23 @@ def test_what_is_no_state_is_refused(
         loader.load_state_dict({**state, **change})
 
 
-@pytest.mark.parametrize("wrong", [None, 3, "text", [], {}])
-def test_something_else_is_refused(path: Path, wrong: Any) -> None:
-    """What is no mapping, or an empty one, is a ConfigError."""
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (None, "got NoneType"),
+        (3, "got int"),
+        ("text", "got str"),
+        ([], "got list"),
+        ({}, r"a dict of \[\]; what state_dict\(\) returned"),
+        ({"model": {}, "loader": {}}, r"a dict of \['loader', 'model'\]; what state_dict\(\) returned"),
+    ],
+    ids=["None", "number", "text", "list", "empty", "checkpoint"],
+)
+def test_something_else_is_refused(path: Path, wrong: Any, told: str) -> None:
+    """What is no state, such as the whole checkpoint around it, is a ConfigError that says what is wanted."""
     loader = make(path)
 
-    with pytest.raises(ConfigError, match="state"):
+    with pytest.raises(ConfigError, match=told):
         loader.load_state_dict(wrong)
 
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
+import multiprocessing
+import pickle
 import threading
 import weakref
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import leaks
 import pytest
@@ -14,8 +19,10 @@ import scripts
 import torch
 from batches import counted, plain
 from fakes import Gate
+from torch.utils.data import DataLoader
 
-from aioload import ClosedError, Loader
+import aioload
+from aioload import ClosedError, ConfigError, Loader
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +41,46 @@ def test_it_has_the_habits_of_a_data_loader(hundred: Path) -> None:
     assert (len(face), face.batch_size, face.num_workers, face.drop_last, face.epoch) == (3, 30, 0, True, 4)
     assert face.dataset is loader.dataset
     assert len(face.dataset) == 100
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (iter, "`for batch in loader.sync\\(\\)`"),
+        (DataLoader, "No DataLoader belongs around"),
+        (lambda loader: DataLoader(loader.sync()), "No DataLoader belongs around"),
+        (lambda loader: DataLoader(loader.sync(), batch_size=None), "No DataLoader belongs around"),
+    ],
+    ids=["plain for", "wrapped", "face wrapped", "batches wrapped"],
+)
+def test_batches_have_no_numbers(hundred: Path, wrong: Callable[[Loader], Any], told: str) -> None:
+    """Whoever forgets `sync()`, or wraps a loader in a DataLoader, reads what to do instead."""
+    loader = Loader(hundred, batch_size=50, num_workers=0)
+
+    with pytest.raises(ConfigError, match=told):
+        list(wrong(loader))
+
+
+@pytest.mark.parametrize("send", [pickle.dumps, copy.deepcopy])
+@pytest.mark.parametrize("face", [lambda loader: loader, Loader.sync], ids=["loader", "sync"])
+def test_a_loader_stays_in_its_process(hundred: Path, face: Any, send: Callable[[Any], Any]) -> None:
+    """As when it is sent to the workers of a DataLoader: the error says what to do."""
+    given = face(Loader(hundred, batch_size=50, num_workers=0))
+
+    with pytest.raises(TypeError, match="make a loader there"):
+        send(given)
+
+
+def test_workers_of_others_start_none(hundred: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a worker of a DataLoader or of a Pool a loader, and what makes sets, say what goes there."""
+    monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)  # type: ignore[attr-defined]  # as in one
+
+    with pytest.raises(ConfigError, match="pass num_workers=0"):
+        iter(Loader(hundred, batch_size=50, num_workers=1).sync())
+    with pytest.raises(ConfigError, match="pass num_workers=0"):
+        aioload.map(hundred, dict, tmp_path / "mapped", num_workers=1)
+    with Loader(hundred, batch_size=50, num_workers=0).sync() as loader:
+        assert len(list(loader)) == 2
 
 
 def test_several_faces_are_one_loader(hundred: Path) -> None:

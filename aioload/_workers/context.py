@@ -39,9 +39,10 @@ from multiprocessing import (
 from pathlib import Path
 from typing import Any
 
+from ..errors import ConfigError
 from .locks import OneProcessLock, Slots
 
-__all__ = ["WorkerContext", "WorkerProcess", "warm_up"]
+__all__ = ["WorkerContext", "WorkerProcess", "check_children", "warm_up"]
 
 # what workers need of others
 _PRELOAD = [
@@ -95,6 +96,20 @@ class _Popen(popen_forkserver.Popen):
         with os.fdopen(write_end, "wb") as pipe:
             pipe.write(message.getbuffer())
         self.pid = forkserver.read_signed(self.sentinel)
+
+
+def check_children() -> None:
+    """Refuse where Python lets no process be started, before one is.
+
+    Raises:
+        ConfigError: this process is another pool's.
+    """
+    if process.current_process().daemon:
+        raise ConfigError(
+            "this process is a worker of something else, such as a DataLoader or a multiprocessing.Pool, and "
+            "may not start workers: pass num_workers=0. A DataLoader around a loader is better left out, "
+            "since each of its workers would go through all batches"
+        )
 
 
 class WorkerProcess(context.ForkServerProcess):

@@ -9,7 +9,7 @@ import warnings
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import connection, parent_process
 
-from .context import WorkerContext
+from .context import WorkerContext, check_children
 
 __all__ = ["Processes"]
 
@@ -22,9 +22,13 @@ class Processes(ProcessPoolExecutor):
 
     Args:
         num_workers: processes at most.
+
+    Raises:
+        ConfigError: this process may start none.
     """
 
     def __init__(self, num_workers: int) -> None:
+        check_children()
         self._ours = WorkerContext(num_workers)
         super().__init__(num_workers, mp_context=self._ours, initializer=_start)
 

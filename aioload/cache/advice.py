@@ -45,14 +45,14 @@ def advise(stats: LoaderStats, rooms: Rooms) -> list[str]:
     if gain < _PAYS:
         return []
     total = per_sample * rooms.records
-    what = "decode and prepare" if stats.prepare_seconds else "decode"
+    what = "decode and prepare take" if stats.prepare_seconds else "decode takes"
     share = fixed / (fixed + rest)
     room = size(max(total * 1.02, 1024))  # in a unit that the option takes
     where = f'cache=Memory("{room}")'
     if total > rooms.memory:
         where = f'cache=Disk(path, "{room}"), as memory has {size(rooms.memory)} to spare'
     return [
-        f"cache:   {what} take {share:.0%} of the workers' time, and always give the same; kept, all samples "
+        f"cache:   {what} {share:.0%} of the workers' time, for what is always the same; kept, all samples "
         f"take {size(total)}",
         f"         {where} could make the workers up to {gain:.1f} x as fast from the second epoch on",
     ]

@@ -306,9 +306,9 @@ def _stack_tensors(values: Sequence[Any], column: Column, out: Any, place: Place
 
 def _cure(place: Place, cure: str) -> str:
     """Say what to do, with the way out that always works."""
-    if not place.field:
-        return f"{cure}, or take the samples as a list: collate=aioload.collate.as_list"
     top = place.field.split(".")[0].split("[")[0]
+    if not top:  # of a tuple or list, which by_field does not take apart
+        return f"{cure}, or take the samples as a list: collate=aioload.collate.as_list"
     return f"{cure}, or keep a list: collate=aioload.collate.by_field({{{top!r}: aioload.collate.as_list}})"
 
 

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ..errors import ConfigError
+from ..loader import Loader
 from ..sync import SyncLoader
-
-if TYPE_CHECKING:
-    from ..loader import Loader
 
 __all__ = ["missing", "plain"]
 
 
 def plain(loader: Loader | SyncLoader) -> SyncLoader:
-    """Return the face for a plain `for` of a loader, or of what is one already."""
-    return loader if isinstance(loader, SyncLoader) else loader.sync()
+    """Return the face for a plain `for` of a loader, or of what is one already.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    if isinstance(loader, SyncLoader):
+        return loader
+    if not isinstance(loader, Loader):
+        raise ConfigError(
+            f"what is wanted is an aioload.Loader, or its sync(); got a {type(loader).__name__}"
+        )
+    return loader.sync()
 
 
 def missing(package: str) -> ConfigError:

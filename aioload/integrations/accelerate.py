@@ -36,6 +36,9 @@ class Feed(DataLoaderStateMixin):
 
     Args:
         loader: whose batches they are; yours to close.
+
+    Raises:
+        ConfigError: it is no loader.
     """
 
     def __init__(self, loader: Loader | SyncLoader) -> None:

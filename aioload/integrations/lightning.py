@@ -49,9 +49,17 @@ class Feed(Callback):
     Args:
         make: makes the loader. It is called when the trainer knows its ranks, once for each `fit`, at the end
             of which the loader is closed.
+
+    Raises:
+        ConfigError: `make` is no function.
     """
 
     def __init__(self, make: Callable[[], Loader | SyncLoader]) -> None:
+        if not callable(make):
+            raise ConfigError(
+                "Feed takes a function that makes the loader, as ranks are not known yet: "
+                f"Feed(lambda: aioload.Loader(...)); got a {type(make).__name__}"
+            )
         self._make = make
         self._made: SyncLoader | None = None
         self._trained: dict[str, Any] | None = None

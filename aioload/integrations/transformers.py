@@ -37,6 +37,9 @@ def attach(trainer: Any, loader: Loader | SyncLoader) -> None:
     Args:
         trainer: a `transformers.Trainer`, or of a class made from it.
         loader: whose batches they are; yours to close. Its batches are dicts of what the model takes.
+
+    Raises:
+        ConfigError: it is no loader.
     """
     feed = _Feed(plain(loader))
     trainer.get_train_dataloader = lambda: feed

@@ -34,7 +34,7 @@ def call_in(num_workers: int | None, scheduler: str | None) -> Iterator[Crew]:
         scheduler: address of a Dask scheduler, whose workers it is then.
 
     Raises:
-        ConfigError: the number cannot be, or Dask is not installed.
+        ConfigError: number or address cannot be, or Dask is not installed.
         WorkerError: there is no such scheduler, or it has no workers.
     """
     if scheduler is not None:
@@ -70,11 +70,11 @@ class _Inline(Executor):
 
 @contextmanager
 def _dask(address: str) -> Iterator[Crew]:
+    _check_address(address)
     try:
         distributed: Any = import_module("distributed")
     except ImportError as error:
         raise ConfigError("a scheduler needs Dask; install torch-aioload[dask]") from error
-    _check_address(address)
     try:
         client: Any = distributed.Client(address, timeout=_CONNECT_SECONDS, set_as_default=False)
     except (OSError, ValueError) as error:
@@ -96,7 +96,9 @@ def _dask(address: str) -> Iterator[Crew]:
 
 def _check_address(address: str) -> None:
     """Refuse what Dask would refuse, too, a minute and some tracebacks later."""
-    scheme, _, location = address.rpartition("://")
+    scheme, _, location = address.removesuffix("/").rpartition("://")
+    if scheme == "inproc":
+        return
     host, _, port = location.rpartition(":")
     if scheme not in _SCHEMES or not host or not port.isdigit():
         raise ConfigError(f"{address!r} is no address of a Dask scheduler, which is like tcp://host:8786")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -228,10 +227,13 @@ def _look(payload: bytes, fields: Fields | None) -> _Look:
     """Map some records that lie far apart; where all are bad, and may be, others up to a good one."""
     mapper: Mapper = cloudpickle.loads(payload)
     before = states()
-    if threading.current_thread() is not threading.main_thread():
-        del before["random"]  # the scheduler's worker, whose thread this is, draws from it as it waits
     look = _some(mapper, fields)
-    return replace(look, draws=tuple(drawn(before)))
+    draws = drawn(before)
+    if draws:  # by other threads of this process perhaps, such as Dask's: the function does it each time
+        before = states()
+        _some(mapper, fields)
+        draws = [name for name in drawn(before) if name in draws]
+    return replace(look, draws=tuple(draws))
 
 
 def _some(mapper: Mapper, fields: Fields | None) -> _Look:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
 from typing import Any, TypeVar
 
-from ..errors import AioloadError, WorkerError
+from ..errors import AioloadError, SampleError, WorkerError
 from ..importing import pickled
 from ..shard.index import join_footers, make_manifest, render_index
 from .items import Unreadable
@@ -187,10 +187,11 @@ def _placed(error: AioloadError) -> AioloadError:
 
 
 def _told(error: Exception) -> str:
+    """Return what an engine said, and what helps."""
     if isinstance(error, CancelledError):  # without a word
         return "the scheduler was lost, or has let go of it; what is done is kept for another run"
-    if isinstance(error, ModuleNotFoundError):
-        return f"{error} where it is done; install it there, or start the workers where it is found"
+    if isinstance(error, ImportError):
+        return f"{error}; install it where the workers are, or start them with its folder in PYTHONPATH"
     return f"{type(error).__name__}: {error}"
 
 

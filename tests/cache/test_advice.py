@@ -75,6 +75,13 @@ def test_what_would_not_pay_is_not_suggested(values: dict[str, Any]) -> None:
     assert advise(stats(**values), ROOMS) == []
 
 
+def test_decoding_alone_is_told_of_as_one() -> None:
+    """Where nothing is prepared, the line speaks of decoding."""
+    text = "\n".join(advise(stats(decode_seconds=9.0, prepare_seconds=0.0), ROOMS))
+
+    assert "decode takes 90% of the workers' time, for what is always the same" in text
+
+
 def test_what_a_cache_did_is_told() -> None:
     """Hit rate, bytes, what it saved, what was damaged, and the names."""
     found = stats(

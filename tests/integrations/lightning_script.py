@@ -46,7 +46,7 @@ class Plain(lightning.LightningDataModule):
 folder, dies_at, words = arguments()
 net = Net(dies_at)
 module = Module(net, schedule="plain" not in words)
-feed = Feed(lambda: loader(folder))
+feed = Feed(loader(folder) if "made" in words else lambda: loader(folder))
 checkpoint = folder / "last.ckpt"
 trainer = lightning.Trainer(
     max_epochs=EPOCHS,

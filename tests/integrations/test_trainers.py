@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 import aioload
+from aioload.integrations._plain import plain
 
 pytestmark = pytest.mark.timeout(450)  # each starts two to four processes that import a trainer
 
@@ -118,11 +119,21 @@ def test_lightning_ends_epochs_early(folder: Path) -> None:
 
 
 @pytest.mark.full
-def test_lightning_is_told_of_the_callback(folder: Path) -> None:
-    """Batches without their callback would not have an exact state, so they are refused."""
-    run = _run("lightning", folder, 0, "forgotten")[0]
+@pytest.mark.parametrize(
+    ("mistake", "told"),
+    [("forgotten", "callbacks=[feed]"), ("made", "Feed(lambda: aioload.Loader(...)); got a Loader")],
+)
+def test_lightning_feeds_are_used_as_meant(mistake: str, told: str, folder: Path) -> None:
+    """Without its callback a state is not exact, and a loader made early knows no ranks: both are refused."""
+    run = _run("lightning", folder, 0, mistake)[0]
 
-    assert "callbacks=[feed]" in run.err
+    assert told in run.err
+
+
+def test_an_adapter_wants_a_loader() -> None:
+    """What is none is named before training begins."""
+    with pytest.raises(aioload.ConfigError, match=r"Loader, or its sync\(\); got a list"):
+        plain([])  # type: ignore[arg-type]  # on purpose
 
 
 @pytest.mark.full
