@@ -17,6 +17,7 @@ import resource
 import struct
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from hashlib import blake2b
 from types import MappingProxyType
@@ -107,6 +108,7 @@ class Worker:
         self._seeds_anew = self._seeds and (recipe.prepare is not None or recipe.stock is not None)
         self._stock = None if recipe.stock is None else Stock(recipe.stock, memory)
         self._watched = 0
+        self._seen_drawn = Counter[str]()  # in how many of these calls numbers came from each generator
         self._decoders = tuple(
             (place, field, decode, bool(getattr(decode, "draws", False)))
             for place, (field, decode) in enumerate(recipe.decoders)
@@ -432,7 +434,9 @@ class Worker:
         self._prepares = False
         if before is not None:
             self._watched += 1
-            self._notes += [("random", name) for name in drawn(before)]
+            # twice: other threads of the process, such as those of Dask, may have drawn just now
+            self._seen_drawn.update(drawn(before))
+            self._notes += [("random", name) for name, times in self._seen_drawn.items() if times > 1]
         return result
 
     def _transformed(self, transform: Callable[..., Any], sample: Any, entry: tuple[int, ...]) -> Any:
