@@ -71,7 +71,10 @@ class Space:
             raise ValueError(f"size must not be negative, got {size}")
         low, high = (0, self.size) if within is None else within
         low, need = _round_up(max(low, 0)), max(_round_up(size), ALIGNMENT)
+        # hot: once per read, through what small leases have left between them
         for place, (free_start, free_stop) in enumerate(zip(self._starts, self._stops, strict=True)):
+            if free_stop - free_start < need:
+                continue
             start = max(free_start, low)
             if start + need <= min(free_stop, high):
                 return self._take(place, start, start + need)
