@@ -78,7 +78,7 @@ def run_blocking(waited: Coroutine[Any, Any, T]) -> T:
         return await waited
 
     stop = _heeded.get() or Stop()
-    with start_blocking_portal() as portal:
+    with _under_way(), start_blocking_portal() as portal:
         future = portal.start_task_soon(wait)
         with stop.ends(future), _at_exit.ends(future):
             try:
@@ -87,12 +87,32 @@ def run_blocking(waited: Coroutine[Any, Any, T]) -> T:
                 raise ClosedError("closed while a data set was being opened") from error
 
 
+@contextmanager
+def _under_way() -> Iterator[None]:
+    """Have the program's end wait a little until the block is left."""
+    mark = object()
+    with _changed:
+        _blocks.add(mark)
+    try:
+        yield
+    finally:
+        with _changed:
+            _blocks.discard(mark)
+            _changed.notify_all()
+
+
+_LEAVE_SECONDS = 5.0  # more than processes are given to end
 _at_exit = Stop()
+_blocks: set[object] = set()  # that threads are in
+_changed = threading.Condition()
 
 
 def _end_all() -> None:
-    if not _origin.is_left:  # else what is waited for is the parent's
-        _at_exit.set()
+    if _origin.is_left:  # what is waited for is the parent's
+        return
+    _at_exit.set()
+    with _changed:  # a thread that gives processes back while the interpreter goes leaves their semaphores
+        _changed.wait_for(lambda: not _blocks, _LEAVE_SECONDS)
 
 
 _origin = Origin()
