@@ -14,10 +14,37 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["WAYS", "Ended", "Running", "on_terminal", "run", "running"]
+__all__ = ["FORKING", "WAYS", "Ended", "Running", "on_terminal", "run", "running"]
 
 REPOSITORY = Path(__file__).parent.parent
 WAYS = ["file", "-c", "stdin"]
+
+FORKING = """
+import contextlib, os, sys, threading
+
+def fork_while_held(child, *locks):
+    # return the exit status of a copy of the process, made while another thread holds locks; it runs `child`
+    held, go = threading.Event(), threading.Event()
+
+    def hold():
+        with contextlib.ExitStack() as stack:
+            for lock in locks:
+                stack.enter_context(lock)
+            held.set()
+            go.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    pid = os.fork()
+    if not pid:
+        sys.exit(child())
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    go.set()
+    thread.join()
+    return status
+"""
+"""Goes before a script that forks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import textwrap
 import threading
 import time
 import weakref
@@ -261,7 +262,6 @@ def test_an_iteration_that_has_ended_is_nobodys() -> None:
 def test_a_fork_leaves_the_thread_to_the_parent(tmp_path: Path) -> None:
     """The child says so at its next step, and ends by itself, though a lock was held when it was made."""
     script = """
-    import os, sys, threading
     import torch
     from aioload import ClosedError, DevicePrefetcher
     from aioload._device.simulated import SimulatedDevice
@@ -269,32 +269,20 @@ def test_a_fork_leaves_the_thread_to_the_parent(tmp_path: Path) -> None:
     prefetcher = DevicePrefetcher([torch.zeros(1000)] * 100, SimulatedDevice())
     batches = iter(prefetcher)
     next(batches)
-    held, go = threading.Event(), threading.Event()
 
-    def hold():
-        with prefetcher._copier._changed:
-            held.set()
-            go.wait()
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    held.wait()
-    child = os.fork()
-    if not child:
+    def child():
         told = []
         for what in (lambda: next(batches), lambda: iter(prefetcher), lambda: prefetcher.pause().__enter__()):
             try:
                 what()
             except ClosedError as error:
                 told.append("forked" in str(error))
-        sys.exit(7 if told == [True] * 3 else 8)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    go.set()
-    thread.join()
-    print(status, len(list(batches)))
+        return 7 if told == [True] * 3 else 8
+
+    print(fork_while_held(child, prefetcher._copier._changed), len(list(batches)))
     prefetcher.close()
     """
-    ended = scripts.run(script, folder=tmp_path)
+    ended = scripts.run(scripts.FORKING + textwrap.dedent(script), folder=tmp_path)
 
     assert (ended.status, ended.out, ended.err) == (0, "7 99\n", "")
 

@@ -6,6 +6,7 @@ import gc
 import itertools
 import logging
 import os
+import textwrap
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ import torch
 from batches import Warnings, counted, pack, take_async, take_sync
 from deaths import Dying, Traced, die_by_signal
 from raises import raising
-from scripts import run
+from scripts import FORKING, run
 from traces import chains, lanes, problems, read, slices
 
 import aioload
@@ -304,30 +305,14 @@ def test_a_fork_writes_nothing(tmp_path: Path) -> None:
 def test_a_fork_tells_nothing(hundred: Path, tmp_path: Path) -> None:
     """A loader that a copy of the process iterates waits for no lock that was held when it was made."""
     script = """
-    import os, sys, threading
     from aioload import Loader, tracing
 
     loader = Loader(sys.argv[1], batch_size=10, num_workers=0, trace="run.json")
-    held, go = threading.Event(), threading.Event()
-
-    def hold():
-        with loader._recorder._lock, tracing._tellers._lock:
-            held.set()
-            go.wait()
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    held.wait()
-    child = os.fork()
-    if not child:
-        sys.exit(len(list(loader.sync())))
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    go.set()
-    thread.join()
-    print(status)
+    locks = loader._recorder._lock, tracing._tellers._lock
+    print(fork_while_held(lambda: len(list(loader.sync())), *locks))
     """
 
-    ended = run(script, hundred, folder=tmp_path)
+    ended = run(FORKING + textwrap.dedent(script), hundred, folder=tmp_path)
 
     assert (ended.status, ended.err) == (0, "")
     assert ended.out == f"{BATCHES}\n"
