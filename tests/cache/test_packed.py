@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -79,6 +80,17 @@ def test_what_was_kept_comes_back(sample: dict[str, Any], key: str | None, secon
 
     assert (told(kept.sample), kept.key, kept.seconds) == (told(sample), key, seconds)
     assert sum_of(pieces) == google_crc32c.value(data)
+
+
+def test_many_values_are_written_in_one_call() -> None:
+    """The system takes so many buffers at a time and no more; a sample of more values is one piece."""
+    sample = {str(number): np.full(3, number) for number in range(600)}
+
+    pieces = pack(sample, None, 0)
+
+    assert len(pieces) <= os.sysconf("SC_IOV_MAX")
+    assert told(unpack(joined(pieces)).sample) == told(sample)
+    assert sum_of(pieces) == google_crc32c.value(joined(pieces))
 
 
 @given(ARRAYS, st.randoms())
