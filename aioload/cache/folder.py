@@ -22,7 +22,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from ..bytelocks import Busy, locked_file
 from .entries import LISTED, listed, parse_list
-from .packed import Piece
+from .packed import Packed
 
 __all__ = ["DATA", "LIST", "DiskWriter", "KeyFolder", "SampleFolder", "last_use", "taken"]
 
@@ -214,20 +214,19 @@ class DiskWriter:
         self._length = self._stop = 0
         self.is_full = False
 
-    def put(self, record: int, pieces: Sequence[Piece], size: int, sum_: int) -> bool:
+    def put(self, record: int, packed: Packed) -> bool:
         """Write a sample, if there is room.
 
         Args:
             record: its number.
-            pieces: the sample.
-            size: its bytes.
-            sum_: of these.
+            packed: the sample.
 
         Raises:
             OSError: the disk cannot be written to.
         """
         if self.is_full:
             return False
+        size = packed.size
         if self._data < 0:
             self._open()
         if self._stop + size > self._length:
@@ -239,10 +238,10 @@ class DiskWriter:
             if self._stop + size > self._length:
                 self.is_full = True
                 return False
-        written = os.pwritev(self._data, pieces, self._stop)  # type: ignore[arg-type]  # arrays are buffers
+        written = os.pwritev(self._data, packed.pieces, self._stop)  # type: ignore[arg-type]  # arrays are buffers
         if written < size:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._place))
-        entry = listed(record, self._stop, size, sum_)
+        entry = listed(record, self._stop, size, packed.sum)
         if os.write(self._list, entry) < len(entry):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._place))
         self._stop += size

@@ -20,13 +20,12 @@ import os
 import struct
 import tempfile
 import time
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .entries import ENTRY, entry
-from .packed import Piece
+from .packed import Packed
 
 __all__ = ["MemoryStore"]
 
@@ -114,30 +113,28 @@ class MemoryStore:
         place, size, sum_ = self.index[slot].tolist()
         return place, size, sum_
 
-    def put(self, slot: int, pieces: Sequence[Piece], size: int, sum_: int) -> bool:
+    def put(self, slot: int, packed: Packed) -> bool:
         """Keep a sample, if there is room.
 
         Args:
             slot: of the record in the index.
-            pieces: the sample.
-            size: its bytes.
-            sum_: of these.
+            packed: the sample.
         """
         if not self.may_take:
             return False
         if self._places[slot]:  # another pass, or another rank, was faster
             return True
-        start = self._take(size)
+        start = self._take(packed.size)
         if start is None:
             return False
         try:
-            written = os.pwritev(self.fd, pieces, start)  # type: ignore[arg-type]  # arrays are buffers, too
+            written = os.pwritev(self.fd, packed.pieces, start)  # type: ignore[arg-type]  # arrays are buffers, too
         except OSError:  # the system has no memory left for it
             written = 0
-        if written < size:
+        if written < packed.size:
             self._is_full = True
             return False
-        os.pwrite(self.fd, entry(start, size, sum_), _HEAD_BYTES + ENTRY.itemsize * slot)
+        os.pwrite(self.fd, entry(start, packed.size, packed.sum), _HEAD_BYTES + ENTRY.itemsize * slot)
         return True
 
     def get(self, start: int, data: NDArray[np.uint8]) -> bool:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from .folder import DiskWriter, SampleFolder
 from .memory import MemoryStore
-from .packed import Kept, Piece, Unkeepable, pack, sum_of, unpack
+from .packed import Kept, Packed, Packer, Unkeepable, unpack
 
 __all__ = ["FIRST_FILE", "IN_MEMORY", "NOT_KEPT", "TO_KEEP", "Lost", "Stock", "StockPlan", "Tally"]
 
@@ -86,6 +86,7 @@ class Stock:
         self.tally = Tally()
         self._plan = plan
         self._memory = memory
+        self._packer = Packer()
         self._files: dict[int, str] = {}
         self._open: OrderedDict[int, int] = OrderedDict()
         self._writers: dict[int, DiskWriter] = {}
@@ -121,7 +122,7 @@ class Stock:
             raise Lost
         if tier >= FIRST_FILE and self._memory is not None:
             with self._lock:
-                self._keep_in_memory(source, record, [data], len(data), sum_)
+                self._keep_in_memory(source, record, Packed([data], len(data), sum_))
         try:
             kept = unpack(data)
         except _DAMAGED as error:
@@ -163,19 +164,18 @@ class Stock:
         if not self._has_room(source):
             return
         try:
-            pieces = pack(sample, key, seconds)
+            packed = self._packer.pack(sample, key, seconds)
         except (Unkeepable, ValueError, RecursionError) as error:
             self.tally.notes.append(("unkeepable", str(error)))
             return
-        size = sum(map(len, pieces))
-        if size > _MOST_BYTES:
-            self.tally.notes.append(("unkeepable", f"a sample of {size} bytes, of {_MOST_BYTES} at most"))
+        if packed.size > _MOST_BYTES:
+            what = f"a sample of {packed.size} bytes, of {_MOST_BYTES} at most"
+            self.tally.notes.append(("unkeepable", what))
             return
-        stored = source, record, pieces, size, sum_of(pieces)
         with self._lock:
-            if self._keep_in_memory(*stored) or self._write(*stored):
+            if self._keep_in_memory(source, record, packed) or self._write(source, record, packed):
                 self.tally.stored += 1
-                self.tally.stored_bytes += size
+                self.tally.stored_bytes += packed.size
 
     def take_tally(self) -> Tally:
         """Return what was counted since the last call."""
@@ -200,14 +200,12 @@ class Stock:
         writer = self._writers.get(source)
         return self._folder is not None and (writer is None or not writer.is_full)
 
-    def _keep_in_memory(
-        self, source: int, record: int, pieces: Sequence[Piece], size: int, sum_: int
-    ) -> bool:
+    def _keep_in_memory(self, source: int, record: int, packed: Packed) -> bool:
         if self._memory is None or self._closed:
             return False
-        return self._memory.put(self._plan.first_slots[source] + record, pieces, size, sum_)
+        return self._memory.put(self._plan.first_slots[source] + record, packed)
 
-    def _write(self, source: int, record: int, pieces: Sequence[Piece], size: int, sum_: int) -> bool:
+    def _write(self, source: int, record: int, packed: Packed) -> bool:
         if self._folder is None or self._closed:
             return False
         writer = self._writers.get(source)
@@ -215,7 +213,7 @@ class Stock:
             if writer is None:
                 place = self._folder.root / self._plan.keys[source]
                 writer = self._writers[source] = DiskWriter(self._folder, place)
-            return writer.put(record, pieces, size, sum_)
+            return writer.put(record, packed)
         except OSError as error:
             self._folder = None  # what is there can be read all the same
             self.tally.notes.append(("disk", f"{error.strerror or error} ({self._plan.folder})"))

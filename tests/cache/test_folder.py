@@ -17,6 +17,7 @@ import pytest
 from aioload.bytelocks import locked_file
 from aioload.cache.entries import LISTED, listed, parse_list
 from aioload.cache.folder import DATA, LIST, DiskWriter, KeyFolder, SampleFolder
+from aioload.cache.packed import Packed
 
 LIMIT = 1 << 20
 KEY, OTHER = "a" * 32, "b" * 32
@@ -32,7 +33,7 @@ def write(writer: DiskWriter, *records: int, size: int = 4096) -> list[bool]:
     found = []
     for record in records:
         data = data_of(record, size)
-        found.append(writer.put(record, [data], len(data), google_crc32c.value(data)))
+        found.append(writer.put(record, Packed([data], len(data), google_crc32c.value(data))))
     return found
 
 
@@ -145,11 +146,12 @@ def test_a_writer_that_was_killed_leaves_what_is_whole(tmp_path: Path) -> None:
     code = (
         "import sys, itertools, pathlib, numpy as np, google_crc32c\n"
         "from aioload.cache.folder import SampleFolder, DiskWriter\n"
+        "from aioload.cache.packed import Packed\n"
         f"folder = SampleFolder(pathlib.Path(sys.argv[1]), {LIMIT << 6})\n"
         f"writer = DiskWriter(folder, folder.open({KEY!r}, {{}}).place)\n"
         "for record in itertools.count():\n"
         "    data = np.full(4096, record % 251, np.uint8)\n"
-        "    writer.put(record % 1000, [data], len(data), google_crc32c.value(data))\n"
+        "    writer.put(record % 1000, Packed([data], len(data), google_crc32c.value(data)))\n"
         "    if record == 20: print(flush=True)\n"
     )
     child = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE)

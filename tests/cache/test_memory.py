@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from aioload.cache.memory import MemoryStore
+from aioload.cache.packed import Packed
 
 LIMIT = 1 << 20
 RECORDS = 400
@@ -32,7 +33,7 @@ def data_of(record: int, size: int = 4096) -> np.ndarray:
 def put(store: MemoryStore, record: int, size: int = 4096) -> bool:
     """Keep bytes of a record."""
     data = data_of(record, size)
-    return store.put(record, [data], len(data), google_crc32c.value(data))
+    return store.put(record, Packed([data], len(data), google_crc32c.value(data)))
 
 
 def got(store: MemoryStore, record: int) -> bytes | None:
