@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .pattern import SMALL
+
 __all__ = ["KINDS", "Description", "Unkeepable", "extent", "offset"]
 
 KINDS = "biufcmMSU"
 """Of dtypes whose values are nothing but their bytes."""
 
 _MOST_WORK = 1000  # in telling whether two arrays have memory in common
-_PLAIN = frozenset({str, int, float, bool, type(None)})
 _TEXT = {str}
 
 
@@ -55,9 +56,7 @@ class Description:
 
     def __init__(self, sample: Any) -> None:
         self.values: list[Any] = []
-        """What is to be written, one behind the other."""
-        self.sizes: list[int] = []
-        """The bytes of each."""
+        """What is to be written, one behind the other: bytes and arrays."""
         self._known: dict[int, int] = {}  # by id of an array: its number
         self._arrays: list[Any] = []
         self._holders: set[int] = set()  # ids of lists and dicts
@@ -68,12 +67,12 @@ class Description:
 
     def _tree(self, value: Any) -> Any:
         kind = type(value)
-        if kind in _PLAIN:
+        if kind in SMALL:
             return value
         if kind is dict or kind is list or kind is tuple:
             return self._holder(value)
         if kind is bytes:
-            self._add(value, len(value))
+            self.values.append(value)
             return ["b", len(value)]
         if id(value) in self._known:
             return ["=", self._known[id(value)]]
@@ -81,7 +80,7 @@ class Description:
             self._note(value)
             return self._array(value)
         if isinstance(value, np.generic) and _is_plain(value):
-            self._add(np.asarray(value), value.dtype.itemsize)
+            self.values.append(np.asarray(value))
             return ["n", value.dtype.str]
         if _is_tensor(value):
             self._note(value)
@@ -120,7 +119,7 @@ class Description:
     def _array(self, value: NDArray[Any]) -> list[Any]:
         described = ["a", value.dtype.str, list(value.shape)]
         if value.flags.c_contiguous or not value.size:
-            self._add(value, value.nbytes)
+            self.values.append(value)
             return described
         strides = _tight(value.shape, value.strides, value.itemsize)
         room = np.zeros(extent(value.shape, strides, value.itemsize), np.uint8)
@@ -129,7 +128,7 @@ class Description:
         )
         once = _once(strides)
         lying[once] = value[once]
-        self._add(room, room.nbytes)
+        self.values.append(room)
         return [*described, strides]
 
     def _tensor(self, value: Any) -> list[Any]:
@@ -144,13 +143,9 @@ class Description:
             once = _once(strides)
             room.as_strided(shape, strides)[once] = value[once]
             raw = room.view(torch.uint8).numpy()
-        self._add(raw, raw.nbytes)
+        self.values.append(raw)
         described = ["t", str(value.dtype).removeprefix("torch."), shape, raw.nbytes]
         return described if strides is None else [*described, strides]
-
-    def _add(self, value: Any, size: int) -> None:
-        self.values.append(value)
-        self.sizes.append(size)
 
     def _note(self, value: Any) -> None:
         self._known[id(value)] = len(self.values)

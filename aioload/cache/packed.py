@@ -93,7 +93,7 @@ class Packer:
         pieces: list[Piece] = [first]
         size = len(first)
         for value in values:
-            of_value = len(value) if type(value) is bytes else value.nbytes
+            of_value = _length(value)
             if of_value:
                 pieces.append(value)
                 size += of_value
@@ -142,7 +142,9 @@ def size_of(sample: Any) -> int:
         described = Description(sample)
     except (Unkeepable, ValueError, RecursionError):
         return 0
-    return _aligned(_HEAD.size + len(str(described.tree))) + sum(map(_aligned, described.sizes))
+    return _aligned(_HEAD.size + len(str(described.tree))) + sum(
+        _aligned(_length(value)) for value in described.values
+    )
 
 
 class _Reader:
@@ -214,8 +216,13 @@ def _dtype(name: str) -> np.dtype[Any]:
     return found
 
 
+def _length(value: Any) -> int:
+    """Return the bytes of a value that is written."""
+    return len(value) if type(value) is bytes else int(value.nbytes)
+
+
 def _bytes_of(value: Any) -> Piece:
-    """Return the bytes of a value that has some."""
+    """Return a value as bytes: not all arrays can be written as they are."""
     if isinstance(value, bytes):
         return value
     return np.ascontiguousarray(value).reshape(-1).view(np.uint8)

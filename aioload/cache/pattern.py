@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Pattern", "to_json"]
+__all__ = ["SMALL", "Pattern", "to_json"]
 
 to_json = json.JSONEncoder(separators=(",", ":")).encode
 """Return a value as it stands in a description."""
@@ -36,6 +36,9 @@ _TEXTS: dict[type, Callable[[Any], str]] = {
     type(None): {None: "null"}.__getitem__,
 }
 
+SMALL = frozenset(_TEXTS)
+"""Of values that stand in a description themselves."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
@@ -54,7 +57,7 @@ class Pattern:
         fields: list[tuple[str, type, np.dtype[Any] | None, str]] = []
         for name, value in sample.items():
             before = to_json(name) + ":"
-            if type(value) in _TEXTS:
+            if type(value) in SMALL:
                 fields.append((name, type(value), None, before))
             elif type(value) is np.ndarray and value.dtype.kind in _KINDS:
                 fields.append((name, np.ndarray, value.dtype, f'{before}["a",{to_json(value.dtype.str)},'))

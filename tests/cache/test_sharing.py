@@ -20,7 +20,7 @@ from aioload.cache.packed import Packed
 from aioload.cache.sharing import share
 
 DATA = np.arange(4096, dtype=np.uint8)
-SUM = google_crc32c.value(DATA)
+SAMPLE = Packed([DATA], len(DATA), google_crc32c.value(DATA))
 
 
 def make() -> MemoryStore:
@@ -44,8 +44,8 @@ def test_the_second_gets_what_the_first_has_made(tmp_path: Path) -> None:
     """Both write into one memory, and the second lives on when the first is closed."""
     first, host = share(named(tmp_path), make) or pytest.fail("nothing is shared")
     second, other_host = share(named(tmp_path), make) or pytest.fail("nothing is shared")
-    first.put(1, Packed([DATA], len(DATA), SUM))
-    second.put(2, Packed([DATA], len(DATA), SUM))
+    first.put(1, SAMPLE)
+    second.put(2, SAMPLE)
 
     seen = has(first, 2), has(second, 1)
     assert host is not None
@@ -62,7 +62,7 @@ def test_a_closed_memory_is_made_anew(tmp_path: Path) -> None:
         store, host = share(named(tmp_path), make) or pytest.fail("nothing is shared")
         assert host is not None
         assert not has(store, 1)
-        store.put(1, Packed([DATA], len(DATA), SUM))
+        store.put(1, SAMPLE)
         host.close()
         store.close()
 
@@ -99,7 +99,7 @@ def test_a_killed_host_harms_nobody(tmp_path: Path) -> None:
     assert child.stdout is not None
     assert child.stdout.readline() == "True\n"
     mine, none = share(named(tmp_path), make) or pytest.fail("nothing is shared")
-    mine.put(1, Packed([DATA], len(DATA), SUM))
+    mine.put(1, SAMPLE)
 
     child.send_signal(signal.SIGKILL)
     child.communicate()
