@@ -10,7 +10,7 @@ from typing import Any, Literal
 import cloudpickle
 
 from ._pipeline.deliver import OUTPUTS, Output
-from ._workers.task import refuse_rng, wants_rng
+from ._workers.signature import refuse_rng, wants_rng
 from .cache.tiers import Tiers
 from .decode import for_kind
 from .errors import ConfigError

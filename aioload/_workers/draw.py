@@ -1,4 +1,4 @@
-"""Draw: random numbers for decoders, from a generator that is set anew for each value; and who drew others.
+"""Draw: random numbers for user code and decoders, and who drew others.
 
 Making a generator takes as long as a hundredth of a photo; setting the state of one that is there, a tenth of
 that. The state is a hash of what the value is called, so it is as good as any.
@@ -7,15 +7,18 @@ that. The state is a hash of what the value is called, so it is as good as any.
 from __future__ import annotations
 
 import random
+import struct
 import sys
 from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 
-__all__ = ["Draw", "drawn", "generator", "states"]
+__all__ = ["USER", "Draw", "drawn", "generator", "seed_globals", "states"]
 
+USER, _GLOBALS = 0, 1  # streams of randomness: a transform's rng, and the global generators
 _LOW = (1 << 128) - 1
+_WORDS = struct.Struct("<QII")  # of the global generators' seeds
 
 
 def generator(*words: int) -> np.random.Generator:
@@ -58,3 +61,16 @@ def drawn(before: dict[str, Any]) -> list[str]:
     """Return the global generators that were drawn from since their states were looked at."""
     after = states()
     return [name for name, state in before.items() if after[name] != state]
+
+
+def seed_globals(seed: int, epoch: int, record: int, source: int) -> None:
+    """Set the global generators for one record."""
+    # not a SeedSequence: out of the caches, as between two photos, it takes 60 us where this takes 4
+    name = repr((_GLOBALS, seed, epoch, record, source)).encode()
+    long, word, other = _WORDS.unpack(blake2b(name, digest_size=_WORDS.size).digest())
+    random.seed(long)
+    np.random.seed(word)  # the old global generator: user code that draws from it is what this is for
+    # not torch.manual_seed: it sets every device's generator, at half a millisecond a record
+    of_torch = getattr(sys.modules.get("torch"), "default_generator", None)
+    if of_torch is not None:  # torch may be there in part, while another thread of the user's imports it
+        of_torch.manual_seed(other)

@@ -10,34 +10,23 @@ rebuilt on the other side would take the pool down with its cause lost.
 
 from __future__ import annotations
 
-import inspect
 import os
-import random
 import resource
-import struct
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from hashlib import blake2b
-from types import MappingProxyType
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cache.packed import size_of
-from ..cache.stock import IN_MEMORY, TO_KEEP, Lost, Stock
+from ..cache.stock import Lost, Stock
 from ..collate import apply, default
-from ..errors import ConfigError, SampleError, ShardError
 from .bulk import LEAST_ROWS, Bulk, columns_of
-from .draw import Draw, drawn, generator, states
 from .failures import describe, failure_of_batch
-from .files import Files, Unmapped
+from .files import Files
 from .items import Items
 from .jobs import (
-    CACHED,
     MARK,
     TABLE,
     Answer,
@@ -48,10 +37,11 @@ from .jobs import (
     Outcome,
     Recipe,
     Segment,
-    Undecoded,
 )
 from .layout import RowWriter, learn
 from .leaf import NoRoom
+from .making import NO_ROOMS, Costs, Maker, Making
+from .own import bytes_owned
 from .packed import descriptor as read_descriptor
 from .packed import pack, unpack
 from .space import Span
@@ -59,15 +49,9 @@ from .space import Span
 if TYPE_CHECKING:
     from ..cache.memory import MemoryStore
 
-__all__ = ["Rooms", "Worker", "is_lost", "refuse_rng", "wants_rng"]
+__all__ = ["Worker", "is_lost"]
 
-_WORDS = struct.Struct("<QII")  # of the global generators' seeds
-_WATCHED = 8  # calls of `prepare` in each worker that are looked at: whether they draw random numbers
-_USER, _GLOBALS = 0, 1  # streams of randomness: a transform's rng, and the global generators
-
-
-Rooms = Mapping[str, NDArray[Any]]
-"""Where in the batch values of a sample lie, by field, if decoders may write there."""
+_MOST_IN_GROUP, _MOST_BYTES = 8, 1 << 20  # samples that are begun before one is ended, and of their arrays
 
 
 class Worker:
@@ -100,29 +84,14 @@ class Worker:
         self._records = array.view()
         self._records.flags.writeable = False
         self._recipe = recipe
-        # nobody can write to what decoders gave
-        self._lends = recipe.decodes_alone
-        self._wants_rng = recipe.transform is not None and wants_rng(recipe.transform)
         self._seeds = recipe.seeded and recipe.seed_globals
-        # what the transform draws must not depend on whether anything ran before it
-        self._seeds_anew = self._seeds and (recipe.prepare is not None or recipe.stock is not None)
         self._stock = None if recipe.stock is None else Stock(recipe.stock, memory)
-        self._watched = 0
-        self._seen_drawn = Counter[str]()  # in how many of these calls numbers came from each generator
-        self._decoders = tuple(
-            (place, field, decode, bool(getattr(decode, "draws", False)))
-            for place, (field, decode) in enumerate(recipe.decoders)
-        )
-        self._draw = Draw()
         self._files = Files(recipe.paths)
         self._bulk = Bulk(recipe, self._raw)
-        self._ahead: dict[int, Any] = {}  # samples by record, of items that gave many at once
-        self._failed: Undecoded | None = None  # at which a decoder has just failed
-        self._prepares = False  # it is `prepare` that runs
-        self._notes: list[tuple[str, str]] = []
-        self._decode_seconds = self._transform_seconds = self._collate_seconds = 0.0
-        self._prepare_seconds, self._prepared_count, self._prepared_bytes = 0.0, 0, 0
-        self._check_seconds = self._longest_seconds = 0.0
+        self._maker = Maker(recipe, self._stock, self._raw)
+        # what is kept would else clear the caches of what makes and transforms, each time
+        self._in_groups = recipe.stock is not None and recipe.transform is not None and recipe.items is None
+        self._collate_seconds = 0.0
         self._has_run = False
 
     def close(self) -> None:
@@ -132,34 +101,34 @@ class Worker:
 
     def run(self, job: Job) -> Answer:
         """Do a job. Never raises for the user's reasons."""
-        self._decode_seconds = self._transform_seconds = self._collate_seconds = 0.0
-        self._prepare_seconds, self._prepared_count, self._prepared_bytes = 0.0, 0, 0
-        self._notes = []
+        costs = self._maker.costs = Costs()
+        self._maker.notes = []
+        self._collate_seconds = self._bulk.check_seconds = 0.0
         began = self._mark_none()
-        self._check_seconds = self._longest_seconds = self._bulk.check_seconds = 0.0
         faults = _faults() if self._recipe.paths else 0
         outcomes = (self._collate(job),) if isinstance(job, Collate) else tuple(self._decode(job))
         if self._stock is not None and isinstance(job, Decode) and any(map(is_lost, outcomes)):
             self._stock.find_lost(self._table(job.table))
         self._mark_row[0] = -1
         self._mark_began[0] = 0.0
-        seconds = (self._decode_seconds, self._transform_seconds, self._collate_seconds)
         # the first sample of all may have imported much, which tells nothing about samples
-        longest, self._has_run = self._longest_seconds if self._has_run else 0.0, True
+        longest, self._has_run = costs.longest if self._has_run else 0.0, True
         return Answer(
             outcomes,
-            *seconds,
+            costs.decode,
+            costs.transform,
+            self._collate_seconds,
             os.getpid(),
             _faults() - faults if self._recipe.paths else 0,
             began=began,
             stopped=time.perf_counter(),
-            check_seconds=self._check_seconds + self._bulk.check_seconds,
+            check_seconds=costs.check + self._bulk.check_seconds,
             longest_seconds=longest,
-            prepare_seconds=self._prepare_seconds,
-            prepared=self._prepared_count,
-            prepared_bytes=self._prepared_bytes,
+            prepare_seconds=costs.prepare,
+            prepared=costs.prepared,
+            prepared_bytes=costs.prepared_bytes,
             kept=None if self._stock is None else self._stock.take_tally(),
-            notes=tuple(self._notes),
+            notes=tuple(self._maker.notes),
         )
 
     def _mark_none(self) -> float:
@@ -187,10 +156,8 @@ class Worker:
                 return self._rows(segment, rows)
             if job.collect:
                 return self._collected(segment, rows)
-            keys: list[str | int] = []
-            entries = enumerate(rows.tolist())
-            samples = [self._guarded(row, entry, segment, keys) for row, entry in entries]
-            return self._packed(segment, samples, keys, learn_layout=job.learn)
+            made = list(self._samples(segment, rows))
+            return self._packed(segment, made, learn_layout=job.learn)
         except NoRoom as small:
             return Outcome(need=small.need)
         except _Failed as failed:
@@ -205,12 +172,8 @@ class Worker:
         writer = RowWriter(segment.layout, self._place(segment.batch), segment.batch_rows)
         if not self._in_bulk(segment, rows, writer):
             writer.forget_texts()
-            keys: list[str | int] = []
-            places = self._direct(writer)
-            for row, entry in enumerate(rows.tolist(), segment.first):
-                rooms = {field: target[row] for field, target in places}
-                sample = self._guarded(row - segment.first, entry, segment, keys, rooms)
-                if not writer.write(row, sample, rooms):
+            for made in self._samples(segment, rows, self._direct(writer)):
+                if not writer.write(segment.first + made.row, made.result, made.rooms):
                     return Outcome(misfit=True)
         texts = writer.pack_texts(self._place(segment.place))
         return Outcome(used=texts[-1].stop if texts else 0, texts=texts)
@@ -222,37 +185,32 @@ class Worker:
         self._mark_none()
         began = time.perf_counter()
         written = self._bulk.write(rows, writer, segment.first)
-        self._decode_seconds += time.perf_counter() - began
+        self._maker.costs.decode += time.perf_counter() - began
         return written
 
     def _collected(self, segment: Segment, rows: NDArray[Any]) -> Outcome:
         """Pack the samples that can be made, and tell of those that cannot."""
-        samples: list[Any] = []
-        keys: list[str | int] = []
-        made: list[int] = []  # rows of the batch
+        made: list[Making] = []
         failures: list[Failure] = []
         for row, entry in enumerate(rows.tolist()):
-            known: list[str | int] = []
+            making = Making(row, entry)
             try:
-                samples.append(self._guarded(row, entry, segment, known))
-                keys += known
-                made.append(segment.first + row)
+                self._guarded(making, segment, self._maker.make)
+                made.append(making)
             except _Failed as failed:
                 failures.append(failed.failure)
         self._mark_none()
-        tree = samples, keys, np.array(made, np.int64)
-        where, used = pack(tree, self._place(segment.place))
+        where, used = pack(_tree(segment, made), self._place(segment.place))
         return Outcome(used=used, descriptor=where, failures=tuple(failures))
 
-    def _packed(
-        self, segment: Segment, samples: list[Any], keys: list[str | int], *, learn_layout: bool
-    ) -> Outcome:
+    def _packed(self, segment: Segment, made: list[Making], *, learn_layout: bool) -> Outcome:
         """Pack a whole batch, collated, or samples that wait for the rest of theirs."""
         self._mark_none()
+        tree = _tree(segment, made)
+        samples, keys, _ = tree
         layout = learn(samples) if learn_layout else None
-        rows = np.arange(segment.first, segment.first + segment.rows)
-        tree = self._batch(samples, keys) if segment.whole else (samples, keys, rows)
-        where, used = self._pack(tree, segment.place)
+        packed = self._batch(samples, keys) if segment.whole else tree
+        where, used = self._pack(packed, segment.place)
         return Outcome(used=used, descriptor=where, layout=layout)
 
     def _batch(self, samples: list[Any], keys: list[str | int]) -> Any:
@@ -294,197 +252,84 @@ class Worker:
         except self._caught as error:
             return Outcome(failure=failure_of_batch(error, f"batch {job.step}", self._table(job.table)))
 
-    def _guarded(
-        self,
-        row: int,
-        entry: tuple[int, ...],
-        segment: Segment,
-        keys: list[str | int],
-        rooms: Rooms = MappingProxyType({}),
-    ) -> Any:
-        """Make one sample; whatever goes wrong becomes a failure that names it."""
+    def _samples(
+        self, segment: Segment, rows: NDArray[Any], places: Sequence[tuple[str, NDArray[Any]]] = ()
+    ) -> Iterator[Making]:
+        """Make the samples of a segment, one after the other.
+
+        Args:
+            places: fields whose decoders may write to the batch, and the column of each.
+        """
+        if self._in_groups:
+            yield from self._grouped(segment, rows)
+            return
+        for row, entry in enumerate(rows.tolist()):
+            at = segment.first + row
+            making = Making(
+                row, entry, {field: column[at] for field, column in places} if places else NO_ROOMS
+            )
+            self._guarded(making, segment, self._maker.make)
+            yield making
+
+    def _grouped(self, segment: Segment, rows: NDArray[Any]) -> Iterator[Making]:
+        """Make samples in groups, each step for all of a group before the next step for any.
+
+        A failure ends its group and is told after what comes before it, as if they had been made one by one.
+        """
+        group: list[Making] = []
+        size = 0
+        for row, entry in enumerate(rows.tolist()):
+            making = Making(row, entry)
+            try:
+                self._guarded(making, segment, self._maker.begin)
+            except _Failed:
+                yield from self._ended(group, segment)
+                raise
+            group.append(making)
+            own = bytes_owned(making.sample)
+            if own is not None:
+                making.sample = dict(making.sample)  # `prepare` may fill the same dict each time
+                size += own
+            if own is None or size >= _MOST_BYTES or len(group) == _MOST_IN_GROUP:
+                yield from self._ended(group, segment)
+                group, size = [], 0
+        yield from self._ended(group, segment)
+
+    def _ended(self, group: list[Making], segment: Segment) -> Iterator[Making]:
+        for making in group:
+            self._guarded(making, segment, self._maker.keep)
+        for making in group:
+            self._guarded(making, segment, self._maker.end)
+            yield making
+
+    def _guarded(self, making: Making, segment: Segment, step: Callable[[Making], None]) -> None:
+        """Take a sample a step further; whatever goes wrong becomes a failure that names it."""
+        # hot: once per record, or a few times
         had_torch = "torch" in sys.modules
         self._mark_began[0] = time.perf_counter()
-        self._mark_row[0] = self._row + row
-        before = len(keys)
+        self._mark_row[0] = self._row + making.row
         try:
-            sample = self._sample(entry, keys, rooms)
+            step(making)
             if self._seeds and not had_torch and "torch" in sys.modules:
                 # user code has just imported it, and may have drawn before its generator was set: once again
-                del keys[before:]
-                sample = self._sample(entry, keys, rooms)
+                step(making)
         except self._caught as error:  # user code may raise anything, SystemExit among it
-            record, shard = entry[2:4]
-            key = keys[-1] if len(keys) > before else None
-            field, self._failed = self._failed, None
-            stage, self._prepares = "prepare" if self._prepares else None, False
-            failure = describe(error, segment.first + row, shard, record, key, field, stage)
+            record, shard = making.entry[2:4]
+            row, field, stage = segment.first + making.row, making.field, making.stage
+            failure = describe(error, row, shard, record, making.name, field, stage)
             raise _Failed(failure) from error
-        else:
-            return sample
-
-    def _sample(self, entry: tuple[int, ...], keys: list[str | int], rooms: Rooms) -> Any:
-        # hot: once per record; guarded by benchmarks/photos.py
-        if self._recipe.items is not None:
-            return self._item(self._recipe.items, entry, keys)
-        start, stop, record, _, expected, epoch, source, _, tier = entry
-        recipe = self._recipe
-        begun = time.perf_counter()
-        kept = None
-        if tier >= IN_MEMORY:
-            assert self._stock is not None
-            kept = self._stock.find(source, record, tier, start, stop, expected)
-        elif tier == TO_KEEP and self._stock is not None:
-            kept = self._stock.find_late(source, record)
-        if kept is None:
-            key, sample = self._made(entry, keys, rooms)
-        else:
-            key, sample = kept.key, kept.sample
-            keys.append(record if key is None else key)
-        had = time.perf_counter()
-        if recipe.transform is None:
-            if had - begun > self._longest_seconds:
-                self._longest_seconds = had - begun
-            return sample
-
-        if self._seeds_anew:
-            _seed_globals(recipe.seed, epoch, record, source)
-        if "__key__" not in sample:
-            sample = self._named(sample, key, entry)
-        try:
-            return self._transformed(recipe.transform, sample, entry)
-        finally:  # a sample that is left out has taken its time as well
-            ended = time.perf_counter()
-            self._transform_seconds += ended - had
-            self._longest_seconds = max(self._longest_seconds, ended - begun)
-
-    def _made(self, entry: tuple[int, ...], keys: list[str | int], rooms: Rooms) -> tuple[str | None, Any]:
-        """Make what comes before the transform, and keep it if it is to be kept; return its key and it."""
-        record, source, tier = entry[2], entry[6], entry[8]
-        began = time.perf_counter()
-        try:
-            key, sample = self._decoded(entry, keys, rooms)
-        finally:  # as above
-            decoded = time.perf_counter()
-            self._decode_seconds += decoded - began
-        if self._recipe.prepare is not None:
-            try:
-                sample = self._prepared(self._named(sample, key, entry))
-            finally:
-                self._prepare_seconds += time.perf_counter() - decoded
-        self._prepared_count += 1
-        if self._prepared_count == 1:
-            self._prepared_bytes = size_of(sample)
-        if tier == TO_KEEP and self._stock is not None:
-            self._stock.keep(source, record, sample, key, time.perf_counter() - began)
-        return key, sample
-
-    def _decoded(self, entry: tuple[int, ...], keys: list[str | int], rooms: Rooms) -> tuple[str | None, Any]:
-        start, stop, record, shard, expected, epoch, source, mapped, _ = entry
-        recipe, began = self._recipe, time.perf_counter()
-        raw = self._raw(shard, mapped)[start:stop]
-        if len(raw) < stop - start:
-            raise Unmapped
-        if recipe.checked[source] and google_crc32c.value(raw) != expected:
-            if mapped == CACHED:
-                raise Unmapped  # the cache fetches again what is damaged
-            raise ShardError(
-                "its bytes do not have the checksum of the index; repack the shard or run `aioload verify`"
-            )
-        checked = time.perf_counter()
-        self._check_seconds += checked - began
-        key, payloads = recipe.formats[source].split(raw.data)
-        keys.append(record if key is None else key)
-        if self._seeds:
-            _seed_globals(recipe.seed, epoch, record, source)
-        sample: dict[str, Any] = {}
-        for place, field, decode, draws in self._decoders:
-            try:
-                room = rooms.get(field)
-                if not draws and room is None:
-                    value = decode(payloads[field])
-                else:
-                    value = self._drawn(place, payloads[field], entry, room)
-                # an array over the raw bytes becomes the transform's own, to write to
-                lent = not self._lends and type(value) is np.ndarray and not value.flags.writeable
-                sample[field] = value.copy("K") if lent else value
-            except Exception as error:
-                error.add_note(f"while decoding field {field!r}")
-                self._failed = Undecoded(field, self._stored(field, source))
-                raise
-        return key, sample
-
-    def _named(self, sample: Any, key: str | None, entry: tuple[int, ...]) -> dict[str, Any]:
-        """Return a sample that tells where it comes from, as user code gets it."""
-        named = {**sample, "__key__": str(entry[2]) if key is None else key}
-        if len(self._recipe.formats) > 1:
-            named["__source__"] = entry[6]
-        return named
-
-    def _prepared(self, sample: dict[str, Any]) -> dict[str, Any]:
-        """Have a sample prepared by the user's function."""
-        assert self._recipe.prepare is not None
-        before = states() if self._watched < _WATCHED else None
-        self._prepares = True
-        result = self._recipe.prepare(sample)
-        if not isinstance(result, dict):
-            raise SampleError(
-                f"prepare must return a dict, as transform gets one; it returned {type(result)}"
-            )
-        self._prepares = False
-        if before is not None:
-            self._watched += 1
-            # twice: other threads of the process, such as those of Dask, may have drawn just now
-            self._seen_drawn.update(drawn(before))
-            self._notes += [("random", name) for name, times in self._seen_drawn.items() if times > 1]
-        return result
-
-    def _transformed(self, transform: Callable[..., Any], sample: Any, entry: tuple[int, ...]) -> Any:
-        if not self._wants_rng:
-            return transform(sample)
-        _, _, record, _, _, epoch, source, *_ = entry
-        return transform(sample, rng=generator(_USER, self._recipe.seed, epoch, record, source))
-
-    def _item(self, items: Items, entry: tuple[int, ...], keys: list[str | int]) -> Any:
-        """Have a sample made of nothing but its number; all of it is the user's code, and counts as such."""
-        _, _, record, _, _, epoch, source, *_ = entry
-        began = time.perf_counter()
-        keys.append(record)
-        if self._seeds:
-            _seed_globals(self._recipe.seed, epoch, record, source)
-        try:
-            sample = self._ahead.pop(record) if record in self._ahead else items.one(record)
-            if self._recipe.transform is not None:
-                sample = self._transformed(self._recipe.transform, sample, entry)
-        finally:  # a sample that is left out has taken its time as well
-            spent = time.perf_counter() - began
-            self._transform_seconds += spent
-            self._longest_seconds = max(self._longest_seconds, spent)
-        return sample
 
     def _look_ahead(self, items: Items, rows: NDArray[Any]) -> None:
         """Have samples made all at once; where that fails each is made by itself, which names the one."""
         self._mark_none()
-        self._ahead.clear()
-        first = rows[0]
-        began = time.perf_counter()
-        if self._seeds:
-            words = (int(first[name]) for name in ("epoch", "record", "source"))
-            _seed_globals(self._recipe.seed, *words)
         try:
-            self._ahead.update(items.many(rows["record"].tolist()))
+            self._maker.look_ahead(items, rows)
         except self._caught:
-            self._ahead.clear()
-        self._transform_seconds += time.perf_counter() - began
-
-    def _stored(self, field: str, source: int) -> str:
-        """Return what the bytes of a field are."""
-        form = self._recipe.formats[source]
-        return form.encodings.get(field) or dict(form.fields).get(field, "bytes")
+            return
 
     def _direct(self, writer: RowWriter) -> list[tuple[str, NDArray[Any]]]:
         """Return the fields whose decoders can write straight to their rows, and these."""
-        if not self._lends:
+        if not self._recipe.decodes_alone:  # somebody could write to them
             return []
         columns = columns_of(writer.structure, tuple(field for field, _ in self._recipe.decoders))
         return [
@@ -492,19 +337,6 @@ class Worker:
             for column, (field, decode) in zip(columns or (), self._recipe.decoders, strict=False)
             if hasattr(decode, "into") and writer.targets[column].ndim > 1
         ]
-
-    def _drawn(self, place: int, data: memoryview, entry: tuple[int, ...], room: NDArray[Any] | None) -> Any:
-        """Have a value decoded that needs random numbers, or has a place of its own in the batch."""
-        _, decode = self._recipe.decoders[place]
-        options: dict[str, Any] = {}
-        if self._decoders[place][3]:
-            _, _, record, _, _, epoch, source, *_ = entry
-            options["rng"] = self._draw.at(self._recipe.seed, epoch, record, source, place)
-        if room is not None:
-            if decode.into(data, room, **options):  # type: ignore[attr-defined]  # `_direct` has looked
-                return room
-            return self._drawn(place, data, entry, None)
-        return decode(data, **options)
 
     def _raw(self, shard: int, mapped: int | bool) -> NDArray[np.uint8]:
         """Return the memory that a shard's records lie in; it cannot be written to."""
@@ -517,57 +349,17 @@ class Worker:
         return self._place(span).view(TABLE)
 
 
+def _tree(segment: Segment, made: list[Making]) -> tuple[list[Any], list[Any], NDArray[np.int64]]:
+    """Return samples, their keys, and their rows of the batch."""
+    rows = np.array([segment.first + one.row for one in made], np.int64)
+    return [one.result for one in made], [one.name for one in made], rows
+
+
 class _Failed(Exception):
     """Carries a failure out of the loop over records."""
 
     def __init__(self, failure: Failure) -> None:
         self.failure = failure
-
-
-def wants_rng(transform: Callable[..., Any]) -> bool:
-    """Tell whether a transform names a parameter `rng`.
-
-    Raises:
-        ConfigError: it requires another parameter beside the sample, which nobody would pass.
-    """
-    return _parameters(transform, "transform")
-
-
-def _parameters(function: Callable[..., Any], name: str) -> bool:
-    """Tell whether a function that takes a sample names a parameter `rng`."""
-    try:
-        parameters = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):
-        return False  # written in C: it takes the sample alone
-
-    named = [p for p in parameters if p.name == "rng" and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    places = [
-        p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)
-    ]
-    required = [
-        p
-        for p in parameters
-        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p not in named
-    ]
-    # the first place is the sample's; whatever else must be given, nobody would give
-    if not places or places[0] in named or required not in ([], places[:1]):
-        names = ", ".join(p.name for p in parameters)
-        raise ConfigError(
-            f"{name} must take a sample, and besides it at most a parameter named rng; it takes ({names})"
-        )
-    return bool(named)
-
-
-def refuse_rng(prepare: Callable[..., Any]) -> None:
-    """Refuse a `prepare` that asks for random numbers, or for anything but the sample.
-
-    Raises:
-        ConfigError: it does.
-    """
-    if _parameters(prepare, "prepare"):
-        raise ConfigError(
-            "prepare must always give the same for a record and gets no rng; draw random numbers in transform"
-        )
 
 
 def is_lost(outcome: Outcome) -> bool:
@@ -579,16 +371,3 @@ def is_lost(outcome: Outcome) -> bool:
 def _faults() -> int:
     """Return how often this process has waited for the disk because of a page that was not in memory."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_majflt
-
-
-def _seed_globals(seed: int, epoch: int, record: int, source: int) -> None:
-    """Set the global generators for one record."""
-    # not a SeedSequence: out of the caches, as between two photos, it takes 60 us where this takes 4
-    name = repr((_GLOBALS, seed, epoch, record, source)).encode()
-    long, word, other = _WORDS.unpack(blake2b(name, digest_size=_WORDS.size).digest())
-    random.seed(long)
-    np.random.seed(word)  # the old global generator: user code that draws from it is what this is for
-    # not torch.manual_seed: it sets every device's generator, at half a millisecond a record
-    generator = getattr(sys.modules.get("torch"), "default_generator", None)
-    if generator is not None:  # torch may be there in part, while another thread of the user's imports it
-        generator.manual_seed(other)

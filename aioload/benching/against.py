@@ -19,7 +19,7 @@ from anyio.from_thread import start_blocking_portal
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as MapStyle
 
-from .._workers.task import wants_rng
+from .._workers.signature import wants_rng
 from ..errors import ConfigError
 from ..options import decoders
 from ..storage import LocalStorage, read

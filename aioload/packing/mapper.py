@@ -13,7 +13,7 @@ import cloudpickle
 import numpy as np
 
 from .._workers.failures import message_of, shortened
-from .._workers.task import wants_rng
+from .._workers.signature import wants_rng
 from ..compose import RecordSet
 from ..dataset import Dataset
 from ..decode import Decoder, for_kind

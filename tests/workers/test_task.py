@@ -13,11 +13,12 @@ import pytest
 import torch
 from worker_jobs import Bench, make_recipe
 
-from aioload._workers import task
+from aioload._workers import making
 from aioload._workers.jobs import TABLE, Collate, Decode, Outcome, Recipe, Segment
 from aioload._workers.leaf import view
+from aioload._workers.signature import wants_rng
 from aioload._workers.space import Span
-from aioload._workers.task import Worker, wants_rng
+from aioload._workers.task import Worker
 from aioload.errors import ConfigError, SampleError, ShardError
 from aioload.shard.format import NativeFormat
 
@@ -439,8 +440,8 @@ def test_an_answer_tells_the_time_of_each_stage() -> None:
 def test_an_answer_tells_of_sums_and_of_its_longest_record(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sums are where a mapped file is waited for; a worker's first job, which imports, has no longest."""
     clock = [0.0]
-    monkeypatch.setattr(task.time, "perf_counter", lambda: clock[0])
-    right = task.google_crc32c.value
+    monkeypatch.setattr(making.time, "perf_counter", lambda: clock[0])
+    right = making.google_crc32c.value
 
     def checked(data: Any) -> int:
         clock[0] += 1
@@ -450,7 +451,7 @@ def test_an_answer_tells_of_sums_and_of_its_longest_record(monkeypatch: pytest.M
         clock[0] += 30 if sample["label"] == 3 else 2
         return sample["label"]
 
-    monkeypatch.setattr(task.google_crc32c, "value", checked)
+    monkeypatch.setattr(making.google_crc32c, "value", checked)
     laid = bench(transform=transform)
     worker = laid.worker()
 
