@@ -96,7 +96,8 @@ class Loader:
         decode: decoders by field, in place of the default ones; `"raw"` gives the stored bytes.
         prepare: `prepare(sample)` returns a dict that depends on the record alone; runs in the workers on
             each decoded sample, a dict with a value for each field and `"__key__"`, before `transform` does.
-            What is expensive and not random belongs here, since `cache` may keep it.
+            What is expensive and not random belongs here, since `cache` may keep it. With a cache it may be
+            called for some samples before `transform` is for the first of them.
         transform: `transform(sample)` or, with a parameter of that name, `transform(sample, rng)`: runs in
             the workers on each decoded (and prepared) sample, a dict with `"__key__"`. `rng` is a
             `numpy.random.Generator` that depends on seed, epoch and record alone.

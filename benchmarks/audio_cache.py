@@ -35,7 +35,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from _measure import tree_cpu
+from _measure import MIB, backed, tree_cpu
 
 import aioload
 
@@ -253,12 +253,16 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(WAYS), help="names, with commas between them")
     parser.add_argument("--window", type=int, default=400, help="samples of a frame")
     parser.add_argument("--hop", type=int, default=160, help="samples from one frame to the next")
+    parser.add_argument(
+        "--backed", type=int, default=0, help="MiB of free memory that the host has given before"
+    )
     options = parser.parse_args()
     mel = Mel(options.window, options.hop)
     place = Path(tempfile.mkdtemp(prefix="aioload-audio-"))
     try:
         make(place, options.sounds)
-        measure(place, mel, options.only.split(","), options.sounds, options.rounds)
+        with backed(options.backed * MIB):
+            measure(place, mel, options.only.split(","), options.sounds, options.rounds)
     finally:
         shutil.rmtree(place)
 

@@ -1,0 +1,322 @@
+"""Groups: samples that are kept are made several at a time, and nobody can tell by what comes of it."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from worker_jobs import Bench, make_recipe
+
+from aioload._workers import own, task
+from aioload._workers.jobs import MARK, TABLE, Answer, Failure
+from aioload._workers.own import bytes_owned
+from aioload._workers.task import Worker
+from aioload.cache.memory import MemoryStore
+from aioload.cache.stock import TO_KEEP, StockPlan
+
+ROWS = 20
+Prepare = Callable[[dict[str, Any]], dict[str, Any]]
+Transform = Callable[..., Any]
+
+
+def bench(prepare: Prepare, transform: Transform, rows: int = ROWS, width: int = 16) -> Bench:
+    """Make memory with records, all of which are to be kept where anything is."""
+    recipe = replace(make_recipe({"x": "ndarray", "n": "int"}, transform=transform), prepare=prepare)
+    samples = [{"x": np.full(width, row, np.float32), "n": row} for row in range(rows)]
+    laid = Bench(recipe, samples, size=4096 + rows * (width * 24 + 1024))
+    assert laid.array is not None
+    laid.array[laid.table.start : laid.table.stop].view(TABLE)["tier"] = TO_KEEP
+    return laid
+
+
+@contextmanager
+def keeping(laid: Bench, mark: np.ndarray | None = None) -> Iterator[Worker]:
+    """Make a worker over this memory that keeps what it makes."""
+    assert laid.array is not None
+    memory = MemoryStore.create(len(laid.samples), 16 << 20)
+    worker = Worker(laid.array, replace(laid.recipe, stock=StockPlan((0,))), memory=memory, mark=mark)
+    try:
+        yield worker
+    finally:
+        worker.close()
+        memory.close()
+
+
+def batch_of(laid: Bench, worker: Worker) -> dict[str, Any]:
+    """Return the values of the whole batch, as lists."""
+    return {name: values.tolist() for name, values in laid.batch(worker).items()}
+
+
+def grown(sample: dict[str, Any]) -> dict[str, Any]:
+    """Give fresh memory."""
+    return {"x": sample["x"] + 1, "n": sample["n"]}
+
+
+def changing(sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    """Write to what was given, and draw from all generators."""
+    sample["x"][:4] += rng.random()
+    sample["x"][4:] += random.random() + np.random.random() + torch.rand(()).item()
+    return {"x": sample["x"], "n": sample["n"]}
+
+
+class Filling:
+    """Fills the same memory each time."""
+
+    def __init__(self) -> None:
+        self._memory = np.zeros(16, np.float32)
+        self._dict: dict[str, Any] = {}
+
+    def same(self, sample: dict[str, Any]) -> dict[str, Any]:
+        """Give the array itself."""
+        self._memory[:] = sample["x"] + 1
+        return {"x": self._memory, "n": sample["n"]}
+
+    def view(self, sample: dict[str, Any]) -> dict[str, Any]:
+        """Give a view of it."""
+        return {**self.same(sample), "x": self._memory[:]}
+
+    def tensor(self, sample: dict[str, Any]) -> dict[str, Any]:
+        """Give a tensor over it."""
+        return {**self.same(sample), "x": torch.from_numpy(self._memory).numpy()}
+
+    def foreign(self, sample: dict[str, Any]) -> dict[str, Any]:
+        """Give an array over memory that is no array's."""
+        return {**self.same(sample), "x": np.frombuffer(memoryview(self._memory), np.float32)}
+
+    def listed(self, sample: dict[str, Any]) -> dict[str, Any]:
+        """Give it in a list."""
+        return {**self.same(sample), "in": [self._memory]}
+
+    def same_dict(self, sample: dict[str, Any]) -> dict[str, Any]:
+        """Fill the same dict with fresh arrays."""
+        self._dict.update(grown(sample))
+        return self._dict
+
+
+@lru_cache(maxsize=2)
+def remembered(number: int) -> np.ndarray:
+    """Give the same array to records that follow each other."""
+    return np.full(16, number + 1, np.float32)
+
+
+def of_cache(sample: dict[str, Any]) -> dict[str, Any]:
+    """Give an array that others have as well."""
+    return {"x": remembered(sample["n"] // 2).copy() if sample["n"] % 2 else remembered(sample["n"]), "n": 0}
+
+
+PREPARES: dict[str, Callable[[], Prepare]] = {
+    "fresh": lambda: grown,
+    "as it came": lambda: dict,
+    "cached": lambda: of_cache,
+    **{
+        name: lambda name=name: getattr(Filling(), name)  # type: ignore[misc]
+        for name in ("same", "view", "tensor", "foreign", "listed", "same_dict")
+    },
+}
+
+
+@pytest.mark.parametrize("rows", [1, 7, 8, 9, 17])
+@pytest.mark.parametrize("name", PREPARES)
+def test_whatever_memory_prepare_gives_batches_are_those_without_a_cache(name: str, rows: int) -> None:
+    """Also where it gives the same memory for each record, and the transform writes to it."""
+    remembered.cache_clear()
+    laid = bench(PREPARES[name](), changing, rows)
+    expected = batch_of(laid, laid.worker())
+
+    remembered.cache_clear()
+    laid.recipe = replace(laid.recipe, prepare=PREPARES[name]())
+    with keeping(laid) as worker:
+        first, second = batch_of(laid, worker), batch_of(laid, worker)
+
+    assert first == expected
+    assert second == expected
+
+
+def order_of(prepare: Prepare, rows: int, width: int = 16) -> str:
+    """Return in which order user code is called for rows: p and t."""
+    calls: list[str] = []
+
+    def watched(sample: dict[str, Any]) -> dict[str, Any]:
+        calls.append("p")
+        return prepare(sample)
+
+    def transform(sample: dict[str, Any]) -> dict[str, Any]:
+        calls.append("t")
+        return {"n": sample["n"]}
+
+    laid = bench(watched, transform, rows, width)
+    with keeping(laid) as worker:
+        laid.batch(worker)
+    return "".join(calls)
+
+
+def test_groups_are_of_eight() -> None:
+    """Eight are prepared, then these are transformed."""
+    assert order_of(grown, 20) == "pppppppptttttttt" * 2 + "pppptttt"
+
+
+def test_what_may_change_is_used_before_the_next_is_begun() -> None:
+    """A sample that somebody else has hold of ends its group."""
+    assert order_of(Filling().same, 4) == "pt" * 4
+    assert order_of(Filling().listed, 3) == "pt" * 3
+
+
+def test_the_arrays_of_a_group_are_bounded() -> None:
+    """Of large samples there are fewer in a group."""
+    half = task._MOST_BYTES // 2 // 4
+
+    assert order_of(grown, 4, half) == "pptt" * 2
+    assert order_of(grown, 2, 3 * half) == "ptpt"
+
+
+def test_what_was_kept_is_no_longer_grouped() -> None:
+    """Samples that are found are used one by one."""
+    calls: list[int] = []
+
+    def transform(sample: dict[str, Any]) -> dict[str, Any]:
+        calls.append(len(finds))
+        return {"n": sample["n"]}
+
+    finds: list[int] = []
+    laid = bench(grown, transform, 5)
+    with keeping(laid) as worker:
+        laid.batch(worker)
+        assert worker._stock is not None
+        find = worker._stock.find
+        worker._stock.find = lambda *where: (finds.append(0), find(*where))[1]  # type: ignore[method-assign]
+        calls.clear()
+        laid.batch(worker)
+
+    assert calls == [1, 2, 3, 4, 5]
+
+
+@given(
+    st.integers(0, ROWS),
+    st.integers(0, ROWS),
+    st.sampled_from(["decode", "prepare"]),
+    st.sampled_from([0, 3]),
+)
+def test_errors_keep_their_order(begun: int, ended: int, where: str, reused: int) -> None:
+    """The failure that is told is that of the first row that has one, with all that tells of it."""
+    filling = Filling()
+
+    def prepare(sample: dict[str, Any]) -> dict[str, Any]:
+        if where == "prepare" and sample["n"] == begun:
+            raise ValueError("prepare")
+        return filling.same(sample) if reused and sample["n"] % reused == 0 else grown(sample)
+
+    def transform(sample: dict[str, Any]) -> Any:
+        if sample["n"] == ended:
+            raise KeyError("transform")
+        return {"n": sample["n"]}
+
+    laid = bench(prepare, transform)
+    if where == "decode" and begun < ROWS:
+        assert laid.array is not None
+        table = laid.array[laid.table.start : laid.table.stop].view(TABLE)
+        laid.array[table["start"][begun] + 1] ^= 1
+    alone = laid.worker().run(laid.whole())
+    with keeping(laid) as worker:
+        grouped = worker.run(laid.whole())
+
+    assert told(grouped) == told(alone)
+    if min(begun, ended) < ROWS:
+        assert grouped.kept is not None
+        assert grouped.kept.stored >= min(begun, ended)
+
+
+def told(answer: Answer) -> Any:
+    """Return what an answer tells of a failure."""
+    failure: Failure | None = answer.outcomes[0].failure
+    return failure and (
+        failure.name,
+        failure.message,
+        failure.row,
+        failure.record,
+        failure.key,
+        failure.facts,
+    )
+
+
+def test_the_mark_is_at_the_row_that_runs() -> None:
+    """Whoever finds a worker dead or stuck knows which record it was at, and since when."""
+    mark = np.zeros(1, MARK)
+    seen: list[tuple[str, int, int]] = []
+    began: list[float] = []
+
+    def watched(what: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+        def call(sample: dict[str, Any]) -> dict[str, Any]:
+            seen.append((what, sample["n"], int(mark["row"][0])))
+            began.append(float(mark["began"][0]))
+            return grown(sample)
+
+        return call
+
+    laid = bench(watched("p"), watched("t"))
+    with keeping(laid, mark) as worker:
+        laid.batch(worker)
+
+    assert len(seen) == 2 * ROWS
+    assert [row for _, row, _ in seen] == [row for _, _, row in seen]
+    assert began == sorted(set(began))
+
+
+def test_who_imports_torch_in_the_transform_gets_the_sample_once_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its generator is set before it draws, and what it has written to is forgotten."""
+    found = sys.modules["torch"]
+
+    def transform(sample: dict[str, Any]) -> dict[str, Any]:
+        sys.modules["torch"] = found
+        sample["x"] += torch.rand(())
+        return {"x": sample["x"]}
+
+    laid = bench(grown, transform)
+    expected = batch_of(laid, laid.worker())
+    with keeping(laid) as worker:
+        monkeypatch.delitem(sys.modules, "torch")
+        assert batch_of(laid, worker) == expected
+
+
+def test_who_may_change_a_sample_is_told_apart() -> None:
+    """Values that cannot change and arrays that nobody else has are a sample's own."""
+    array = np.zeros((4, 4), np.int16)
+
+    assert bytes_owned({}) == 0
+    assert bytes_owned({"a": np.zeros(4, np.int16), "b": 1, "c": "text", "d": b"bytes", "e": None}) == 8
+    assert bytes_owned({"a": np.zeros((4, 4), np.int16)[1:, ::2].T, "b": np.float32(2), "c": np.True_}) == 12
+    for other in (
+        {"a": array},
+        {"a": array[1:]},
+        {"a": np.zeros(4)[:2], "b": [1]},
+        {"a": np.array([[]], object)},
+        {"a": np.frombuffer(bytearray(8), np.uint8)},
+        {"a": torch.zeros(2)},
+        {"a": torch.zeros(2).numpy()},
+        {"a": np.zeros(1, [("x", "i4")])[0]},
+        [array.copy()],
+    ):
+        assert bytes_owned(other) is None
+
+
+def test_an_array_under_two_names_is_not_a_samples_own() -> None:
+    """Nor are two views of one, as long as that cannot be told from what others have."""
+    one = np.zeros(4)
+    both = {"a": one, "b": one}
+    views = {"a": one[:2], "b": one[2:]}
+    del one
+
+    assert bytes_owned(both) is None
+    assert bytes_owned(views) is None
+    assert (own._ARRAY, own._BASE) >= (1, 1)
