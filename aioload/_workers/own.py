@@ -23,7 +23,7 @@ def bytes_owned(sample: Any) -> int | None:
 
     So it is, too, where the sample holds what cannot be told. The dict itself may be somebody else's.
     """
-    # hot: once per record that is kept
+    # hot: once per record that is kept or found
     seen = _seen(sample) if type(sample) is dict else None
     if seen is None:
         return None
