@@ -97,7 +97,8 @@ class Loader:
         prepare: `prepare(sample)` returns a dict that depends on the record alone; runs in the workers on
             each decoded sample, a dict with a value for each field and `"__key__"`, before `transform` does.
             What is expensive and not random belongs here, since `cache` may keep it. With a cache it may be
-            called for some samples before `transform` is for the first of them.
+            called for up to eight samples before `transform` is for the first: neither may rely on what
+            the other has just done.
         transform: `transform(sample)` or, with a parameter of that name, `transform(sample, rng)`: runs in
             the workers on each decoded (and prepared) sample, a dict with `"__key__"`. `rng` is a
             `numpy.random.Generator` that depends on seed, epoch and record alone.

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["Memory", "Watch", "backed", "tree", "tree_cpu", "tree_memory", "watching"]
+__all__ = ["MIB", "Memory", "Watch", "backed", "tree", "tree_cpu", "tree_memory", "watching"]
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 MIB = 1 << 20
@@ -135,28 +135,31 @@ def _watch(root: int, interval: float) -> None:
     print(peak.anonymous, peak.shared, peak.file, watch.shared, usual, watch.samples)
 
 
-if __name__ == "__main__":
-    _watch(int(sys.argv[1]), float(sys.argv[2]))
-
-
 @contextlib.contextmanager
-def backed(bytes_: int) -> Iterator[None]:
+def backed(free_bytes: int) -> Iterator[None]:
     """Have so much free memory at hand that the host of a virtual machine has given already.
 
     What no program has used lately may belong to the host again, and each of its pages then costs many times
     what it costs the system here: that would be a figure of the host. Twice as much is written to, and every
     other MiB of it given back: pieces so small do not grow together to what is returned to the host.
     """
+    if not free_bytes:
+        yield
+        return
     libc = ctypes.CDLL(None, use_errno=True)
     libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
     fd = os.memfd_create("backed")
     try:
-        os.ftruncate(fd, 2 * bytes_)
-        for start in range(0, 2 * bytes_, MIB):
+        os.ftruncate(fd, 2 * free_bytes)
+        for start in range(0, 2 * free_bytes, MIB):
             os.pwrite(fd, bytes(MIB), start)
-        for start in range(0, 2 * bytes_, 2 * MIB):
+        for start in range(0, 2 * free_bytes, 2 * MIB):
             if libc.fallocate(fd, _KEEP_SIZE | _PUNCH_HOLE, start, MIB):
                 raise OSError(ctypes.get_errno(), "no memory could be given back")
         yield
     finally:
         os.close(fd)
+
+
+if __name__ == "__main__":
+    _watch(int(sys.argv[1]), float(sys.argv[2]))

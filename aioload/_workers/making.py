@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import google_crc32c
@@ -26,7 +25,7 @@ from .items import Items
 from .jobs import CACHED, Recipe, Undecoded
 from .signature import wants_rng
 
-__all__ = ["NO_ROOMS", "Costs", "Entry", "Maker", "Making", "Rooms"]
+__all__ = ["Costs", "Maker", "Making"]
 
 _WATCHED = 8  # calls of `prepare` in each worker that are looked at: whether they draw random numbers
 
@@ -37,53 +36,38 @@ Entry = tuple[int, ...]
 Rooms = Mapping[str, NDArray[Any]]
 """Where in the batch values of a sample lie, by field, if decoders may write there."""
 
-NO_ROOMS: Rooms = MappingProxyType({})
 
-
+@dataclass(slots=True)
 class Making:
-    """A sample on its way.
+    """A sample on its way."""
 
-    Args:
-        row: of its segment.
-        entry: of the table.
-        rooms: where its decoders may write.
-    """
+    row: int
+    """Of its segment."""
+    entry: Entry
+    """Of the table."""
+    rooms: Rooms | None = None
+    """Where its decoders may write, if anywhere."""
+    key: str | None = None
+    """That its record has, once it has been looked at."""
+    sample: Any = None
+    """As it comes to the transform, which takes it away."""
+    result: Any = None
+    """What has become of it."""
+    found: int | None = None
+    """Bytes of the memory of its own that it was found in; None: it was made."""
+    cost: float | None = None
+    """Seconds that it took to make what is to be kept; None: nothing is."""
+    spent: float = 0.0
+    """Seconds that beginning it took."""
+    field: Undecoded | None = None
+    """Whose decoder has failed."""
+    stage: str | None = None
+    """What else runs."""
 
-    __slots__ = (
-        "cost",
-        "entry",
-        "field",
-        "key",
-        "name",
-        "result",
-        "rooms",
-        "row",
-        "sample",
-        "spent",
-        "stage",
-    )
-
-    def __init__(self, row: int, entry: Entry, rooms: Rooms = NO_ROOMS) -> None:
-        # hot: once per record
-        self.row = row
-        self.entry = entry
-        self.rooms = rooms
-        self.key: str | None = None
-        """That its record has."""
-        self.name: str | int | None = None
-        """Its key or, where it has none, its number; None: that is not known yet."""
-        self.sample: Any = None
-        """As it comes to the transform, which takes it away."""
-        self.result: Any = None
-        """What has become of it."""
-        self.cost: float | None = None
-        """Seconds that it took to make what is to be kept; None: nothing is."""
-        self.spent = 0.0
-        """Seconds that beginning it took."""
-        self.field: Undecoded | None = None
-        """Whose decoder has failed."""
-        self.stage: str | None = None
-        """What else runs."""
+    @property
+    def name(self) -> str | int:
+        """Its key or, where its record has none, the record's number."""
+        return self.entry[2] if self.key is None else self.key
 
 
 @dataclass(slots=True)
@@ -115,10 +99,7 @@ class Maker:
     def __init__(
         self, recipe: Recipe, stock: Stock | None, raw: Callable[[int, int | bool], NDArray[np.uint8]]
     ) -> None:
-        self.costs = Costs()
-        """Of all samples until somebody sets others."""
-        self.notes: list[tuple[str, str]] = []
-        """What the user should know once."""
+        self.start()
         self._recipe = recipe
         self._stock = stock
         self._raw = raw
@@ -137,6 +118,12 @@ class Maker:
         self._draw = Draw()
         self._ahead: dict[int, Any] = {}  # samples by record, of items that gave many at once
 
+    def start(self) -> Costs:
+        """Count from nothing; return where."""
+        self.costs = Costs()
+        self.notes: list[tuple[str, str]] = []  # what the user should know once
+        return self.costs
+
     def make(self, making: Making) -> None:
         """Take a sample through all steps."""
         # hot: once per record; guarded by benchmarks/photos.py
@@ -154,8 +141,7 @@ class Maker:
         if kept is None:
             self._make_anew(making)
         else:
-            making.key, making.sample, making.cost = kept.key, kept.sample, None
-            making.name = making.entry[2] if kept.key is None else kept.key
+            making.key, making.sample, making.found, making.cost = kept.key, kept.sample, kept.size, None
         making.spent = time.perf_counter() - began
 
     def keep(self, making: Making) -> None:
@@ -178,7 +164,7 @@ class Maker:
         began = time.perf_counter()
         entry = making.entry
         if self._seeds_anew:
-            self._seed_globals(entry)
+            seed_globals(*self._words(entry))
         if "__key__" not in sample:
             sample = self._named(sample, making)
         try:
@@ -197,7 +183,7 @@ class Maker:
         self._ahead.clear()
         began = time.perf_counter()
         if self._seeds:
-            self._seed_globals(rows[0].item())
+            seed_globals(*self._words(rows[0].item()))
         try:
             self._ahead.update(items.many(rows["record"].tolist()))
         finally:
@@ -228,7 +214,7 @@ class Maker:
         making.cost = time.perf_counter() - began if making.entry[-1] == TO_KEEP else None
 
     def _decoded(self, making: Making) -> dict[str, Any]:
-        start, stop, record, shard, expected, _, source, mapped, _ = entry = making.entry
+        start, stop, _, shard, expected, _, source, mapped, _ = entry = making.entry
         recipe, began = self._recipe, time.perf_counter()
         raw = self._raw(shard, mapped)[start:stop]
         if len(raw) < stop - start:
@@ -240,15 +226,14 @@ class Maker:
                 "its bytes do not have the checksum of the index; repack the shard or run `aioload verify`"
             )
         self.costs.check += time.perf_counter() - began
-        key, payloads = recipe.formats[source].split(raw.data)
-        making.key, making.name = key, record if key is None else key
+        making.key, payloads = recipe.formats[source].split(raw.data)
         if self._seeds:
-            self._seed_globals(entry)
+            seed_globals(*self._words(entry))
         rooms = making.rooms
         sample: dict[str, Any] = {}
         for place, field, decode, draws in self._decoders:
             try:
-                room = rooms.get(field)
+                room = None if rooms is None else rooms.get(field)
                 if not draws and room is None:
                     value = decode(payloads[field])
                 else:
@@ -291,15 +276,14 @@ class Maker:
     def _transformed(self, transform: Callable[..., Any], sample: Any, entry: Entry) -> Any:
         if not self._wants_rng:
             return transform(sample)
-        _, _, record, _, _, epoch, source, *_ = entry
-        return transform(sample, rng=generator(USER, self._recipe.seed, epoch, record, source))
+        return transform(sample, rng=generator(USER, *self._words(entry)))
 
     def _item(self, items: Items, making: Making) -> None:
         """Have a sample made of nothing but its number; all of it is the user's code, and counts as such."""
-        record = making.name = making.entry[2]
+        record = making.entry[2]
         began = time.perf_counter()
         if self._seeds:
-            self._seed_globals(making.entry)
+            seed_globals(*self._words(making.entry))
         try:
             sample = self._ahead.pop(record) if record in self._ahead else items.one(record)
             if self._recipe.transform is not None:
@@ -310,9 +294,10 @@ class Maker:
             self.costs.longest = max(self.costs.longest, spent)
         making.result = sample
 
-    def _seed_globals(self, entry: Entry) -> None:
+    def _words(self, entry: Entry) -> tuple[int, int, int, int]:
+        """Return by which words the randomness of a record goes."""
         _, _, record, _, _, epoch, source, *_ = entry
-        seed_globals(self._recipe.seed, epoch, record, source)
+        return self._recipe.seed, epoch, record, source
 
     def _stored(self, field: str, source: int) -> str:
         """Return what the bytes of a field are."""
@@ -324,8 +309,7 @@ class Maker:
         _, decode = self._recipe.decoders[place]
         options: dict[str, Any] = {}
         if self._decoders[place][3]:
-            _, _, record, _, _, epoch, source, *_ = entry
-            options["rng"] = self._draw.at(self._recipe.seed, epoch, record, source, place)
+            options["rng"] = self._draw.at(*self._words(entry), place)
         if room is not None:
             if decode.into(data, room, **options):  # type: ignore[attr-defined]  # who made rooms has looked
                 return room

@@ -21,19 +21,20 @@ _FIXED = SMALL | {bytes}  # of values that nobody can change
 def bytes_owned(sample: Any) -> int | None:
     """Return how many bytes the arrays of a sample have; None where something else may have hold of them.
 
-    So it is, too, where the sample holds what cannot be told. The dict itself may be somebody else's.
+    So it is, too, where the sample holds what cannot be told. Nobody else must have the dict, as arrays that
+    are in it alone would count as the sample's.
     """
-    # hot: once per record that is kept or found
+    # hot: once per record that is kept
     seen = _seen(sample) if type(sample) is dict else None
     if seen is None:
         return None
-    of_arrays, of_bases, size = seen
-    return size if of_arrays <= _ARRAY and of_bases <= _BASE else None
+    array_refs, base_refs, size = seen
+    return size if array_refs <= _ARRAY_REFS and base_refs <= _BASE_REFS else None
 
 
 def _seen(sample: dict[Any, Any]) -> tuple[int, int, int] | None:
-    """Return how often an array is referred to at most, how often memory that one is a view of, and bytes."""
-    of_arrays = of_bases = size = 0
+    """Return the most references to an array, and to memory that one is a view of, and bytes."""
+    array_refs = base_refs = size = 0
     for value in sample.values():
         if type(value) in _FIXED or isinstance(value, (np.number, np.bool_)):
             continue
@@ -43,19 +44,22 @@ def _seen(sample: dict[Any, Any]) -> tuple[int, int, int] | None:
         if base is not None:
             if type(base) is not np.ndarray or not base.flags.owndata:
                 return None
-            of_bases = max(of_bases, sys.getrefcount(base))
+            base_refs = max(base_refs, sys.getrefcount(base))
         elif not value.flags.owndata:
             return None
-        of_arrays = max(of_arrays, sys.getrefcount(value))
+        array_refs = max(array_refs, sys.getrefcount(value))
         size += value.nbytes
-    return of_arrays, of_bases, size
+    return array_refs, base_refs, size
 
 
 def _usual() -> tuple[int, int]:
-    """Return these for a view that nobody else has: how Python counts differs from release to release."""
+    """Return what is counted for a view that nobody else has.
+
+    By the same lines, since the references that these have themselves differ between releases of Python.
+    """
     seen = _seen({"": np.empty(2)[:1]})
     assert seen is not None
     return seen[:2]
 
 
-_ARRAY, _BASE = _usual()
+_ARRAY_REFS, _BASE_REFS = _usual()

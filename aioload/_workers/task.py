@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cache.stock import Lost, Stock
+from ..cache.stock import IN_MEMORY, Lost, Stock
 from ..collate import apply, default
 from .bulk import LEAST_ROWS, Bulk, columns_of
 from .failures import describe, failure_of_batch
@@ -40,7 +40,7 @@ from .jobs import (
 )
 from .layout import RowWriter, learn
 from .leaf import NoRoom
-from .making import NO_ROOMS, Costs, Maker, Making
+from .making import Costs, Maker, Making
 from .own import bytes_owned
 from .packed import descriptor as read_descriptor
 from .packed import pack, unpack
@@ -89,8 +89,9 @@ class Worker:
         self._files = Files(recipe.paths)
         self._bulk = Bulk(recipe, self._raw)
         self._maker = Maker(recipe, self._stock, self._raw)
-        # what is kept would else clear the caches of what makes and transforms, each time
+        self._costs = Costs()
         self._in_groups = recipe.stock is not None and recipe.transform is not None and recipe.items is None
+        self._shares = False  # somebody else has had hold of a sample that was made
         self._collate_seconds = 0.0
         self._has_run = False
 
@@ -101,8 +102,7 @@ class Worker:
 
     def run(self, job: Job) -> Answer:
         """Do a job. Never raises for the user's reasons."""
-        costs = self._maker.costs = Costs()
-        self._maker.notes = []
+        costs = self._costs = self._maker.start()
         self._collate_seconds = self._bulk.check_seconds = 0.0
         began = self._mark_none()
         faults = _faults() if self._recipe.paths else 0
@@ -173,7 +173,7 @@ class Worker:
         if not self._in_bulk(segment, rows, writer):
             writer.forget_texts()
             for made in self._samples(segment, rows, self._direct(writer)):
-                if not writer.write(segment.first + made.row, made.result, made.rooms):
+                if not writer.write(segment.first + made.row, made.result, made.rooms or {}):
                     return Outcome(misfit=True)
         texts = writer.pack_texts(self._place(segment.place))
         return Outcome(used=texts[-1].stop if texts else 0, texts=texts)
@@ -185,7 +185,7 @@ class Worker:
         self._mark_none()
         began = time.perf_counter()
         written = self._bulk.write(rows, writer, segment.first)
-        self._maker.costs.decode += time.perf_counter() - began
+        self._costs.decode += time.perf_counter() - began
         return written
 
     def _collected(self, segment: Segment, rows: NDArray[Any]) -> Outcome:
@@ -255,7 +255,7 @@ class Worker:
     def _samples(
         self, segment: Segment, rows: NDArray[Any], places: Sequence[tuple[str, NDArray[Any]]] = ()
     ) -> Iterator[Making]:
-        """Make the samples of a segment, one after the other.
+        """Make the samples of a segment, and give them in order.
 
         Args:
             places: fields whose decoders may write to the batch, and the column of each.
@@ -265,9 +265,8 @@ class Worker:
             return
         for row, entry in enumerate(rows.tolist()):
             at = segment.first + row
-            making = Making(
-                row, entry, {field: column[at] for field, column in places} if places else NO_ROOMS
-            )
+            rooms = {field: column[at] for field, column in places} if places else None
+            making = Making(row, entry, rooms)
             self._guarded(making, segment, self._maker.make)
             yield making
 
@@ -275,30 +274,45 @@ class Worker:
         """Make samples in groups, each step for all of a group before the next step for any.
 
         A failure ends its group and is told after what comes before it, as if they had been made one by one.
+        A sample of which somebody else has hold cannot wait: whatever user code runs next may change it.
         """
-        group: list[Making] = []
+        waiting: list[Making] = []
         size = 0
         for row, entry in enumerate(rows.tolist()):
+            if self._shares and entry[-1] < IN_MEMORY:
+                yield from self._ended(waiting, segment)
             making = Making(row, entry)
-            try:
-                self._guarded(making, segment, self._maker.begin)
-            except _Failed:
-                yield from self._ended(group, segment)
-                raise
-            group.append(making)
-            own = bytes_owned(making.sample)
-            if own is not None:
-                making.sample = dict(making.sample)  # `prepare` may fill the same dict each time
-                size += own
-            if own is None or size >= _MOST_BYTES or len(group) == _MOST_IN_GROUP:
-                yield from self._ended(group, segment)
-                group, size = [], 0
-        yield from self._ended(group, segment)
+            failed = self._begun(making, segment)
+            own = None if failed else _own_bytes(making)
+            if own is None and waiting:
+                yield from self._ended(waiting, segment)
+                if not failed:  # the transforms that have just run may have changed it
+                    making = Making(row, entry)
+                    self._guarded(making, segment, self._maker.begin)
+            if failed:
+                raise failed
+            self._shares |= own is None
+            waiting.append(making)
+            size = size + (own or 0) if len(waiting) > 1 else own or 0
+            if own is None or size >= _MOST_BYTES or len(waiting) == _MOST_IN_GROUP:
+                yield from self._ended(waiting, segment)
+        yield from self._ended(waiting, segment)
 
-    def _ended(self, group: list[Making], segment: Segment) -> Iterator[Making]:
-        for making in group:
+    def _begun(self, making: Making, segment: Segment) -> _Failed | None:
+        """Begin a sample; return what went wrong, for later."""
+        try:
+            self._guarded(making, segment, self._maker.begin)
+        except _Failed as failed:
+            return failed
+        return None
+
+    def _ended(self, waiting: list[Making], segment: Segment) -> Iterator[Making]:
+        """Keep and transform what waits; nothing does afterwards."""
+        for making in waiting:
             self._guarded(making, segment, self._maker.keep)
-        for making in group:
+        waiting.reverse()
+        while waiting:  # whoever takes a result may let it go
+            making = waiting.pop()
             self._guarded(making, segment, self._maker.end)
             yield making
 
@@ -316,7 +330,7 @@ class Worker:
         except self._caught as error:  # user code may raise anything, SystemExit among it
             record, shard = making.entry[2:4]
             row, field, stage = segment.first + making.row, making.field, making.stage
-            failure = describe(error, row, shard, record, making.name, field, stage)
+            failure = describe(error, row, shard, record, making.key, field, stage)
             raise _Failed(failure) from error
 
     def _look_ahead(self, items: Items, rows: NDArray[Any]) -> None:
@@ -353,6 +367,15 @@ def _tree(segment: Segment, made: list[Making]) -> tuple[list[Any], list[Any], N
     """Return samples, their keys, and their rows of the batch."""
     rows = np.array([segment.first + one.row for one in made], np.int64)
     return [one.result for one in made], [one.name for one in made], rows
+
+
+def _own_bytes(making: Making) -> int | None:
+    """Return the bytes of a sample of which nobody else has hold; None where somebody may."""
+    if making.found is not None:
+        return making.found
+    if type(making.sample) is dict:
+        making.sample = dict(making.sample)  # `prepare` may fill the same dict each time
+    return bytes_owned(making.sample)
 
 
 class _Failed(Exception):

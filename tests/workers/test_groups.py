@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,12 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worker_jobs import Bench, make_recipe
 
-from aioload._workers import own, task
-from aioload._workers.jobs import MARK, TABLE, Answer, Failure
+from aioload._workers import task
+from aioload._workers.jobs import MARK, TABLE, Answer, Decode, Failure, Segment
 from aioload._workers.own import bytes_owned
+from aioload._workers.space import Span
 from aioload._workers.task import Worker
 from aioload.cache.memory import MemoryStore
-from aioload.cache.stock import TO_KEEP, StockPlan
+from aioload.cache.stock import IN_MEMORY, TO_KEEP, StockPlan
 
 ROWS = 20
 Prepare = Callable[[dict[str, Any]], dict[str, Any]]
@@ -81,6 +83,16 @@ class Filling:
         self._memory[:] = sample["x"] + 1
         return {"x": self._memory, "n": sample["n"]}
 
+    def same_in_same_dict(self, sample: dict[str, Any]) -> dict[str, Any]:
+        """Give it in the same dict each time, where it is held as well."""
+        self._dict.setdefault("x", np.zeros(16, np.float32))[:] = sample["x"] + 1
+        self._dict["n"] = sample["n"]
+        return self._dict
+
+    def at_times(self, sample: dict[str, Any]) -> dict[str, Any]:
+        """Give fresh memory to most."""
+        return grown(sample) if sample["n"] % 3 else self.same(sample)
+
     def view(self, sample: dict[str, Any]) -> dict[str, Any]:
         """Give a view of it."""
         return {**self.same(sample), "x": self._memory[:]}
@@ -120,7 +132,16 @@ PREPARES: dict[str, Callable[[], Prepare]] = {
     "cached": lambda: of_cache,
     **{
         name: lambda name=name: getattr(Filling(), name)  # type: ignore[misc]
-        for name in ("same", "view", "tensor", "foreign", "listed", "same_dict")
+        for name in (
+            "same",
+            "at_times",
+            "view",
+            "tensor",
+            "foreign",
+            "listed",
+            "same_dict",
+            "same_in_same_dict",
+        )
     },
 }
 
@@ -169,6 +190,37 @@ def test_what_may_change_is_used_before_the_next_is_begun() -> None:
     """A sample that somebody else has hold of ends its group."""
     assert order_of(Filling().same, 4) == "pt" * 4
     assert order_of(Filling().listed, 3) == "pt" * 3
+    assert order_of(Filling().same_in_same_dict, 3) == "pt" * 3
+
+
+def test_what_may_change_is_begun_again_where_others_have_run_since() -> None:
+    """Once in a worker: then it knows that made samples cannot wait."""
+    filling = Filling()
+
+    def prepare(sample: dict[str, Any]) -> dict[str, Any]:
+        return grown(sample) if sample["n"] < 2 else filling.same(sample)
+
+    assert order_of(prepare, 5) == "ppp" + "tt" + "pt" + "pt" * 2
+
+
+def test_a_transform_that_shares_memory_with_prepare_never_comes_between() -> None:
+    """No transform of another sample runs between preparing one in shared memory and its own transform."""
+    scratch = np.zeros(16, np.float32)
+
+    def prepare(sample: dict[str, Any]) -> dict[str, Any]:
+        if sample["n"] % 4 < 3:
+            return grown(sample)
+        np.add(sample["x"], 1, out=scratch)
+        return {"x": scratch, "n": sample["n"]}
+
+    def transform(sample: dict[str, Any]) -> dict[str, Any]:
+        np.multiply(sample["x"], 2, out=scratch)
+        return {"x": scratch.copy()}
+
+    laid = bench(prepare, transform)
+    expected = batch_of(laid, laid.worker())
+    with keeping(laid) as worker:
+        assert [batch_of(laid, worker) for _ in range(2)] == [expected] * 2
 
 
 def test_the_arrays_of_a_group_are_bounded() -> None:
@@ -179,8 +231,16 @@ def test_the_arrays_of_a_group_are_bounded() -> None:
     assert order_of(grown, 2, 3 * half) == "ptpt"
 
 
-def test_what_was_kept_is_found_in_groups() -> None:
-    """Eight are found, then these are transformed."""
+@pytest.mark.parametrize(
+    "prepare",
+    [
+        grown,
+        lambda sample: {**grown(sample), "y": sample["x"] * 2},
+        lambda sample: {"x": torch.from_numpy(sample["x"]) + 1, "in": [sample["x"]], "n": sample["n"]},
+    ],
+)
+def test_what_was_kept_is_found_in_groups(prepare: Prepare) -> None:
+    """Eight are found, then these are transformed, whatever is in them."""
     calls: list[int] = []
 
     def transform(sample: dict[str, Any]) -> dict[str, Any]:
@@ -188,12 +248,18 @@ def test_what_was_kept_is_found_in_groups() -> None:
         return {"n": sample["n"]}
 
     finds: list[int] = []
-    laid = bench(grown, transform, 10)
+    laid = bench(prepare, transform, 10)
     with keeping(laid) as worker:
         laid.batch(worker)
-        assert worker._stock is not None
-        find = worker._stock.find
-        worker._stock.find = lambda *where: (finds.append(0), find(*where))[1]  # type: ignore[method-assign]
+        stock, array = worker._stock, laid.array
+        assert stock is not None
+        assert stock._memory is not None
+        assert array is not None
+        table, index = array[laid.table.start : laid.table.stop].view(TABLE), stock._memory.index
+        table["start"], table["stop"] = index["place"], index["place"] + index["size"]
+        table["sum"], table["tier"] = index["sum"], IN_MEMORY
+        find = stock.find
+        stock.find = lambda *where: (finds.append(0), find(*where))[1]  # type: ignore[method-assign]
         calls.clear()
         laid.batch(worker)
 
@@ -230,6 +296,8 @@ def test_errors_keep_their_order(begun: int, ended: int, where: str, reused: int
         grouped = worker.run(laid.whole())
 
     assert told(grouped) == told(alone)
+    failure = grouped.outcomes[0].failure
+    assert failure is None or "another exception" not in failure.trace
     if min(begun, ended) < ROWS:
         assert grouped.kept is not None
         assert grouped.kept.stored >= min(begun, ended)
@@ -246,6 +314,55 @@ def told(answer: Answer) -> Any:
         failure.key,
         failure.facts,
     )
+
+
+def test_a_failure_before_does_not_show_while_a_transform_runs() -> None:
+    """A transform that asks what is being handled is told of nothing."""
+    handled: list[Any] = []
+
+    def prepare(sample: dict[str, Any]) -> dict[str, Any]:
+        if sample["n"] == 3:
+            raise ValueError("prepare")
+        return grown(sample)
+
+    def transform(sample: dict[str, Any]) -> Any:
+        handled.append(sys.exc_info()[0])
+        return sample["n"]
+
+    laid = bench(prepare, transform)
+    with keeping(laid) as worker:
+        worker.run(laid.whole())
+
+    assert handled == [None] * 3
+
+
+def test_results_are_let_go_as_they_are_taken() -> None:
+    """Of a group whose results are large, none lives on because others are still to come."""
+    living: list[weakref.ref[Any]] = []
+    most = [0]
+
+    def transform(sample: dict[str, Any]) -> dict[str, Any]:
+        large = np.full(64, sample["n"], np.float64)
+        living.append(weakref.ref(large))
+        most[0] = max(most[0], sum(ref() is not None for ref in living))
+        return {"large": large}
+
+    laid = bench(grown, transform, 8)
+    with keeping(laid) as worker:
+        layout = worker.run(laid.whole(learn=True)).outcomes[0].layout
+        assert layout is not None
+        living.clear()
+        most[0] = 0
+        size = layout.starts(8)[-1]
+        batch = Span(laid.room.start, laid.room.start + size)
+        texts = Span(batch.stop, laid.room.stop)
+        segment = Segment(0, 0, 8, 8, texts, layout, batch)
+        outcome = worker.run(Decode(laid.table, (segment,))).outcomes[0]
+
+    assert outcome.failure is None
+    assert not outcome.misfit
+    assert len(living) == 8
+    assert most[0] <= 2
 
 
 def test_the_mark_is_at_the_row_that_runs() -> None:
@@ -319,4 +436,3 @@ def test_an_array_under_two_names_is_not_a_samples_own() -> None:
 
     assert bytes_owned(both) is None
     assert bytes_owned(views) is None
-    assert (own._ARRAY, own._BASE) >= (1, 1)
