@@ -14,7 +14,7 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -263,12 +263,11 @@ class Worker:
         if self._in_groups:
             yield from self._grouped(segment, rows)
             return
-        for row, entry in enumerate(rows.tolist()):
-            at = segment.first + row
-            rooms = {field: column[at] for field, column in places} if places else None
-            making = Making(row, entry, rooms)
-            self._guarded(making, segment, self._maker.make)
-            yield making
+        rooms = (
+            {field: column[at] for field, column in places} if places else None
+            for at in range(segment.first, segment.first + len(rows))
+        )
+        yield from self._alone(map(Making, range(len(rows)), rows.tolist(), rooms), segment)
 
     def _grouped(self, segment: Segment, rows: NDArray[Any]) -> Iterator[Making]:
         """Make samples in groups, each step for all of a group before the next step for any.
@@ -284,11 +283,12 @@ class Worker:
             making = Making(row, entry)
             failed = self._begun(making, segment)
             own = None if failed else _own_bytes(making)
-            if own is None and waiting:
-                yield from self._ended(waiting, segment)
-                if not failed:  # the transforms that have just run may have changed it
-                    making = Making(row, entry)
-                    self._guarded(making, segment, self._maker.begin)
+            if own is None and waiting:  # what waits may have changed, too: somebody has hold of it in secret
+                again = [Making(one.row, one.entry) for one in waiting]
+                waiting.clear()
+                yield from self._alone(again, segment)
+                making = Making(row, entry)
+                failed = failed or self._begun(making, segment)
             if failed:
                 raise failed
             self._shares |= own is None
@@ -297,6 +297,12 @@ class Worker:
             if own is None or size >= _MOST_BYTES or len(waiting) == _MOST_IN_GROUP:
                 yield from self._ended(waiting, segment)
         yield from self._ended(waiting, segment)
+
+    def _alone(self, makings: Iterable[Making], segment: Segment) -> Iterator[Making]:
+        """Take samples through all steps, one after the other."""
+        for making in makings:
+            self._guarded(making, segment, self._maker.make)
+            yield making
 
     def _begun(self, making: Making, segment: Segment) -> _Failed | None:
         """Begin a sample; return what went wrong, for later."""
