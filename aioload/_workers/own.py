@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from typing import Any
+from weakref import getweakrefcount
 
 import numpy as np
 
@@ -16,13 +17,14 @@ from ..cache.pattern import SMALL
 __all__ = ["bytes_owned"]
 
 _FIXED = SMALL | {bytes}  # of values that nobody can change
+_LONG = {bytes, str}  # of these, what may be large
 
 
 def bytes_owned(sample: Any) -> int | None:
-    """Return how many bytes the arrays of a sample have; None where something else may have hold of them.
+    """Return how many bytes live by a sample; None where something else may have hold of its arrays.
 
-    So it is, too, where the sample holds what cannot be told. Nobody else must have the dict, as arrays that
-    are in it alone would count as the sample's.
+    What arrays are views of counts in full. It is None, too, where a sample holds what cannot be told. Nobody
+    else must have the dict, as arrays that are in it alone would count as the sample's.
     """
     # hot: once per record that is kept
     seen = _seen(sample) if type(sample) is dict else None
@@ -33,22 +35,27 @@ def bytes_owned(sample: Any) -> int | None:
 
 
 def _seen(sample: dict[Any, Any]) -> tuple[int, int, int] | None:
-    """Return the most references to an array, and to memory that one is a view of, and bytes."""
+    """Return the most references to an array, and to what one is a view of, and bytes."""
     array_refs = base_refs = size = 0
     for value in sample.values():
         if type(value) in _FIXED or isinstance(value, (np.number, np.bool_)):
+            size += len(value) if type(value) in _LONG else 0
             continue
         if type(value) is not np.ndarray or value.dtype.hasobject:
             return None
+        array_refs = max(array_refs, sys.getrefcount(value))
+        if getweakrefcount(value):
+            return None
         base = value.base
         if base is not None:
-            if type(base) is not np.ndarray or not base.flags.owndata:
+            if type(base) is not np.ndarray or not base.flags.owndata or getweakrefcount(base):
                 return None
             base_refs = max(base_refs, sys.getrefcount(base))
-        elif not value.flags.owndata:
+            size += base.nbytes
+        elif value.flags.owndata:
+            size += value.nbytes
+        else:
             return None
-        array_refs = max(array_refs, sys.getrefcount(value))
-        size += value.nbytes
     return array_refs, base_refs, size
 
 

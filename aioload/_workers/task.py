@@ -14,7 +14,7 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -267,7 +267,9 @@ class Worker:
             {field: column[at] for field, column in places} if places else None
             for at in range(segment.first, segment.first + len(rows))
         )
-        yield from self._alone(map(Making, range(len(rows)), rows.tolist(), rooms), segment)
+        for making in map(Making, range(len(rows)), rows.tolist(), rooms):
+            self._guarded(making, segment, self._maker.make)
+            yield making
 
     def _grouped(self, segment: Segment, rows: NDArray[Any]) -> Iterator[Making]:
         """Make samples in groups, each step for all of a group before the next step for any.
@@ -283,12 +285,11 @@ class Worker:
             making = Making(row, entry)
             failed = self._begun(making, segment)
             own = None if failed else _own_bytes(making)
-            if own is None and waiting:  # what waits may have changed, too: somebody has hold of it in secret
-                again = [Making(one.row, one.entry) for one in waiting]
-                waiting.clear()
-                yield from self._alone(again, segment)
-                making = Making(row, entry)
-                failed = failed or self._begun(making, segment)
+            if own is None and waiting:
+                yield from self._ended(waiting, segment)
+                if not failed:  # what has just run may have changed it
+                    making = Making(row, entry)
+                    failed = self._begun(making, segment)
             if failed:
                 raise failed
             self._shares |= own is None
@@ -297,12 +298,6 @@ class Worker:
             if own is None or size >= _MOST_BYTES or len(waiting) == _MOST_IN_GROUP:
                 yield from self._ended(waiting, segment)
         yield from self._ended(waiting, segment)
-
-    def _alone(self, makings: Iterable[Making], segment: Segment) -> Iterator[Making]:
-        """Take samples through all steps, one after the other."""
-        for making in makings:
-            self._guarded(making, segment, self._maker.make)
-            yield making
 
     def _begun(self, making: Making, segment: Segment) -> _Failed | None:
         """Begin a sample; return what went wrong, for later."""
@@ -326,7 +321,7 @@ class Worker:
         """Take a sample a step further; whatever goes wrong becomes a failure that names it."""
         # hot: once per record, or a few times
         had_torch = "torch" in sys.modules
-        self._mark_began[0] = time.perf_counter()
+        self._mark_began[0] = time.perf_counter() - making.spent  # as if no other sample had come between
         self._mark_row[0] = self._row + making.row
         try:
             step(making)

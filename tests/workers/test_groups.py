@@ -99,6 +99,16 @@ class Filling:
         np.add(sample["x"], 1, out=memory)
         return {"x": memory, "n": sample["n"]}
 
+    def weakly_held_once(self, sample: dict[str, Any]) -> dict[str, Any]:
+        """Give memory once, and write to it for as long as it lives."""
+        memory = self._weak()
+        if memory is not None:
+            memory[:] = -1
+            return grown(sample)
+        memory = grown(sample)["x"]
+        self._weak = weakref.ref(memory)
+        return {"x": memory[:], "n": sample["n"]}
+
     def at_times(self, sample: dict[str, Any]) -> dict[str, Any]:
         """Give fresh memory to most."""
         return grown(sample) if sample["n"] % 3 else self.same(sample)
@@ -144,6 +154,8 @@ PREPARES: dict[str, Callable[[], Prepare]] = {
         name: lambda name=name: getattr(Filling(), name)  # type: ignore[misc]
         for name in (
             "same",
+            "weakly_held",
+            "weakly_held_once",
             "at_times",
             "view",
             "tensor",
@@ -203,14 +215,14 @@ def test_what_may_change_is_used_before_the_next_is_begun() -> None:
     assert order_of(Filling().same_in_same_dict, 3) == "pt" * 3
 
 
-def test_a_group_with_what_may_change_is_made_again_one_by_one() -> None:
+def test_what_may_change_is_begun_again_where_others_have_run_since() -> None:
     """Once in a worker: then it knows that made samples cannot wait."""
     filling = Filling()
 
     def prepare(sample: dict[str, Any]) -> dict[str, Any]:
         return grown(sample) if sample["n"] < 2 else filling.same(sample)
 
-    assert order_of(prepare, 5) == "ppp" + "pt" * 5
+    assert order_of(prepare, 5) == "ppp" + "tt" + "pt" + "pt" * 2
 
 
 def test_a_transform_that_shares_memory_with_prepare_never_comes_between() -> None:
@@ -376,26 +388,44 @@ def test_results_are_let_go_as_they_are_taken() -> None:
 
 
 def test_the_mark_is_at_the_row_that_runs() -> None:
-    """Whoever finds a worker dead or stuck knows which record it was at, and since when."""
+    """Whoever finds a worker dead or stuck knows which record it was at."""
     mark = np.zeros(1, MARK)
-    seen: list[tuple[str, int, int]] = []
-    began: list[float] = []
+    seen: list[tuple[int, int]] = []
 
-    def watched(what: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
-        def call(sample: dict[str, Any]) -> dict[str, Any]:
-            seen.append((what, sample["n"], int(mark["row"][0])))
-            began.append(float(mark["began"][0]))
-            return grown(sample)
+    def watched(sample: dict[str, Any]) -> dict[str, Any]:
+        seen.append((sample["n"], int(mark["row"][0])))
+        return grown(sample)
 
-        return call
-
-    laid = bench(watched("p"), watched("t"))
+    laid = bench(watched, watched)
     with keeping(laid, mark) as worker:
         laid.batch(worker)
 
     assert len(seen) == 2 * ROWS
-    assert [row for _, row, _ in seen] == [row for _, _, row in seen]
-    assert began == sorted(set(began))
+    assert [row for row, _ in seen] == [row for _, row in seen]
+
+
+def test_the_mark_tells_how_long_a_worker_has_been_at_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What preparing it took counts, what others took meanwhile does not."""
+    clock = [100.0]
+    monkeypatch.setattr(task.time, "perf_counter", lambda: clock[0])
+    mark = np.zeros(1, MARK)
+    been: list[float] = []
+
+    def prepare(sample: dict[str, Any]) -> dict[str, Any]:
+        been.append(clock[0] - float(mark["began"][0]))
+        clock[0] += sample["n"]
+        return grown(sample)
+
+    def transform(sample: dict[str, Any]) -> Any:
+        been.append(clock[0] - float(mark["began"][0]))
+        clock[0] += 1000
+        return sample["n"]
+
+    laid = bench(prepare, transform, 5)
+    with keeping(laid, mark) as worker:
+        laid.batch(worker)
+
+    assert been == [0] * 5 + [0, 1, 2, 3, 4]
 
 
 def test_who_imports_torch_in_the_transform_gets_the_sample_once_more(
@@ -421,8 +451,10 @@ def test_who_may_change_a_sample_is_told_apart() -> None:
     array = np.zeros((4, 4), np.int16)
 
     assert bytes_owned({}) == 0
-    assert bytes_owned({"a": np.zeros(4, np.int16), "b": 1, "c": "text", "d": b"bytes", "e": None}) == 8
-    assert bytes_owned({"a": np.zeros((4, 4), np.int16)[1:, ::2].T, "b": np.float32(2), "c": np.True_}) == 12
+    assert (
+        bytes_owned({"a": np.zeros(4, np.int16), "b": 1, "c": "text", "d": b"bytes", "e": None}) == 8 + 4 + 5
+    )
+    assert bytes_owned({"a": np.zeros((4, 4), np.int16)[1:, ::2].T, "b": np.float32(2), "c": np.True_}) == 32
     for other in (
         {"a": array},
         {"a": array[1:]},
