@@ -77,6 +77,22 @@ def test_a_contender_gives_every_sample(data: Path, script: str, name: str, reco
     assert figures["memory_mib"] > figures["shared_mib"] >= 0
 
 
+def test_a_worker_that_keeps_is_measured_beside_one_that_does_not() -> None:
+    """Each way has its row; the script itself refuses workers that have done something else."""
+    status, out = run(
+        "keeping.py", "--turns", 1, "--backed", 1, "--only", "none,memory,disk,found,found singly"
+    )
+
+    assert status == 0
+    assert [line[:13].strip() for line in out.splitlines()[1:]] == [
+        "none",
+        "memory",
+        "disk",
+        "found",
+        "found singly",
+    ]
+
+
 def test_spectrograms_are_made_once_or_in_every_epoch() -> None:
     """Each way gives all sounds in each of its epochs, and stands in the table."""
     status, out = run("audio_cache.py", "--sounds", 6, "--rounds", 1, "--only", "mapped,torch")
