@@ -39,7 +39,7 @@ from _measure import MIB, backed, tree_cpu
 
 import aioload
 
-__all__ = ["WAYS", "Mel", "Way", "mel_bands", "transform"]
+__all__ = ["WAYS", "Mel", "Way", "add_options", "mel_bands", "sound", "transform"]
 
 RATE, SECONDS, BANDS = 16_000, 5, 64
 MASKED = 40  # frames at most
@@ -245,17 +245,22 @@ def _ratio(runs: dict[str, list[Run]], name: str, to: str) -> str:
     )
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Take what tells how much is kept, and of which memory."""
+    parser.add_argument("--window", type=int, default=400, help="samples of a frame")
+    parser.add_argument("--hop", type=int, default=160, help="samples from one frame to the next")
+    parser.add_argument(
+        "--backed", type=int, default=0, help="MiB of free memory that the host has given before"
+    )
+
+
 def main() -> None:
     """Read the options, and run."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--sounds", type=int, default=2000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", default=",".join(WAYS), help="names, with commas between them")
-    parser.add_argument("--window", type=int, default=400, help="samples of a frame")
-    parser.add_argument("--hop", type=int, default=160, help="samples from one frame to the next")
-    parser.add_argument(
-        "--backed", type=int, default=0, help="MiB of free memory that the host has given before"
-    )
+    add_options(parser)
     options = parser.parse_args()
     mel = Mel(options.window, options.hop)
     place = Path(tempfile.mkdtemp(prefix="aioload-audio-"))

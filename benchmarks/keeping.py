@@ -32,7 +32,7 @@ from typing import Any
 import google_crc32c
 import numpy as np
 from _measure import MIB, backed
-from audio_cache import Mel, sound, transform
+from audio_cache import Mel, add_options, sound, transform
 
 from aioload._workers import process, task
 from aioload._workers.jobs import TABLE, Decode, Recipe, Segment
@@ -171,11 +171,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--turns", type=int, default=60)
     parser.add_argument("--only", default=",".join(WAYS), help="names, with commas between them")
-    parser.add_argument("--window", type=int, default=400, help="samples of a frame")
-    parser.add_argument("--hop", type=int, default=160, help="samples from one frame to the next")
-    parser.add_argument(
-        "--backed", type=int, default=0, help="MiB of free memory that the host has given before"
-    )
+    add_options(parser)
     options = parser.parse_args()
     with backed(options.backed * MIB):
         measure(Mel(options.window, options.hop), options.turns, options.only.split(","))

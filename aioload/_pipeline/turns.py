@@ -134,4 +134,4 @@ class Turns:
             return self._house.pool
         assert self._house.worker is not None
         recipe = self._house.settings.recipe
-        return InlineRunner(self._house.worker, handover, seeded=recipe.seeded and recipe.seed_globals)
+        return InlineRunner(self._house.worker, handover, seeded=recipe.seeds)

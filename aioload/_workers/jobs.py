@@ -81,6 +81,11 @@ class Recipe:
         users = (self.prepare, self.transform, self.collate, self.items)
         return all(one is None for one in users)
 
+    @property
+    def seeds(self) -> bool:
+        """Whether the global generators are set for each record."""
+        return self.seeded and self.seed_globals
+
 
 @dataclass(frozen=True, slots=True)
 class Segment:

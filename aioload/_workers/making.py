@@ -30,10 +30,10 @@ __all__ = ["Costs", "Maker", "Making"]
 _WATCHED = 8  # calls of `prepare` in each worker that are looked at: whether they draw random numbers
 
 
-Entry = tuple[int, ...]
+_Entry = tuple[int, ...]
 """One row of `jobs.TABLE`."""
 
-Rooms = Mapping[str, NDArray[Any]]
+_Rooms = Mapping[str, NDArray[Any]]
 """Where in the batch values of a sample lie, by field, if decoders may write there."""
 
 
@@ -43,9 +43,9 @@ class Making:
 
     row: int
     """Of its segment."""
-    entry: Entry
+    entry: _Entry
     """Of the table."""
-    rooms: Rooms | None = None
+    rooms: _Rooms | None = None
     """Where its decoders may write, if anywhere."""
     key: str | None = None
     """That its record has, once it has been looked at."""
@@ -106,7 +106,7 @@ class Maker:
         # nobody can write to what decoders gave
         self._lends = recipe.decodes_alone
         self._wants_rng = recipe.transform is not None and wants_rng(recipe.transform)
-        self._seeds = recipe.seeded and recipe.seed_globals
+        self._seeds = recipe.seeds
         # what the transform draws must not depend on whether anything ran before it
         self._seeds_anew = self._seeds and (recipe.prepare is not None or recipe.stock is not None)
         self._watched = 0
@@ -189,7 +189,7 @@ class Maker:
         finally:
             self.costs.transform += time.perf_counter() - began
 
-    def _found(self, stock: Stock, entry: Entry) -> Kept | None:
+    def _found(self, stock: Stock, entry: _Entry) -> Kept | None:
         start, stop, record, _, expected, _, source, _, tier = entry
         if tier >= IN_MEMORY:
             return stock.find(source, record, tier, start, stop, expected)
@@ -273,7 +273,7 @@ class Maker:
             self.notes += [("random", name) for name, times in self._seen_drawn.items() if times > 1]
         return result
 
-    def _transformed(self, transform: Callable[..., Any], sample: Any, entry: Entry) -> Any:
+    def _transformed(self, transform: Callable[..., Any], sample: Any, entry: _Entry) -> Any:
         if not self._wants_rng:
             return transform(sample)
         return transform(sample, rng=generator(USER, *self._words(entry)))
@@ -294,7 +294,7 @@ class Maker:
             self.costs.longest = max(self.costs.longest, spent)
         making.result = sample
 
-    def _words(self, entry: Entry) -> tuple[int, int, int, int]:
+    def _words(self, entry: _Entry) -> tuple[int, int, int, int]:
         """Return by which words the randomness of a record goes."""
         _, _, record, _, _, epoch, source, *_ = entry
         return self._recipe.seed, epoch, record, source
@@ -304,7 +304,7 @@ class Maker:
         form = self._recipe.formats[source]
         return form.encodings.get(field) or dict(form.fields).get(field, "bytes")
 
-    def _drawn(self, place: int, data: memoryview, entry: Entry, room: NDArray[Any] | None) -> Any:
+    def _drawn(self, place: int, data: memoryview, entry: _Entry, room: NDArray[Any] | None) -> Any:
         """Have a value decoded that needs random numbers, or has a place of its own in the batch."""
         _, decode = self._recipe.decoders[place]
         options: dict[str, Any] = {}

@@ -40,7 +40,7 @@ from .jobs import (
 )
 from .layout import RowWriter, learn
 from .leaf import NoRoom
-from .making import Costs, Maker, Making
+from .making import Maker, Making
 from .own import bytes_owned
 from .packed import descriptor as read_descriptor
 from .packed import pack, unpack
@@ -84,12 +84,11 @@ class Worker:
         self._records = array.view()
         self._records.flags.writeable = False
         self._recipe = recipe
-        self._seeds = recipe.seeded and recipe.seed_globals
+        self._seeds = recipe.seeds
         self._stock = None if recipe.stock is None else Stock(recipe.stock, memory)
         self._files = Files(recipe.paths)
         self._bulk = Bulk(recipe, self._raw)
         self._maker = Maker(recipe, self._stock, self._raw)
-        self._costs = Costs()
         self._in_groups = recipe.stock is not None and recipe.transform is not None and recipe.items is None
         self._shares = False  # somebody else has had hold of a sample that was made
         self._collate_seconds = 0.0
@@ -102,7 +101,7 @@ class Worker:
 
     def run(self, job: Job) -> Answer:
         """Do a job. Never raises for the user's reasons."""
-        costs = self._costs = self._maker.start()
+        costs = self._maker.start()
         self._collate_seconds = self._bulk.check_seconds = 0.0
         began = self._mark_none()
         faults = _faults() if self._recipe.paths else 0
@@ -185,7 +184,7 @@ class Worker:
         self._mark_none()
         began = time.perf_counter()
         written = self._bulk.write(rows, writer, segment.first)
-        self._costs.decode += time.perf_counter() - began
+        self._maker.costs.decode += time.perf_counter() - began
         return written
 
     def _collected(self, segment: Segment, rows: NDArray[Any]) -> Outcome:
@@ -293,8 +292,8 @@ class Worker:
             if failed:
                 raise failed
             self._shares |= own is None
+            size = (size if waiting else 0) + (own or 0)
             waiting.append(making)
-            size = size + (own or 0) if len(waiting) > 1 else own or 0
             if own is None or size >= _MOST_BYTES or len(waiting) == _MOST_IN_GROUP:
                 yield from self._ended(waiting, segment)
         yield from self._ended(waiting, segment)

@@ -59,7 +59,7 @@ def visit(parcel: Parcel) -> Reply:
         outcomes = _unread(parcel.job, error)
         return Reply(who, Answer(outcomes), parts=((Blob(b""), Blob(b"")),) * len(outcomes))
     recipe = own.recipe
-    with _turns if recipe.seeded and recipe.seed_globals else nullcontext():
+    with _turns if recipe.seeds else nullcontext():
         answer = guest.run(parcel.job)
     answer = replace(answer, work_seconds=time.perf_counter() - began)
     return Reply(who, answer, parts=tuple(guest.made(answer)))

@@ -36,9 +36,14 @@ def bench(prepare: Prepare, transform: Transform, rows: int = ROWS, width: int =
     recipe = replace(make_recipe({"x": "ndarray", "n": "int"}, transform=transform), prepare=prepare)
     samples = [{"x": np.full(width, row, np.float32), "n": row} for row in range(rows)]
     laid = Bench(recipe, samples, size=4096 + rows * (width * 24 + 1024))
-    assert laid.array is not None
-    laid.array[laid.table.start : laid.table.stop].view(TABLE)["tier"] = TO_KEEP
+    table_of(laid)["tier"] = TO_KEEP
     return laid
+
+
+def table_of(laid: Bench) -> np.ndarray:
+    """Return the rows of its table, to write to."""
+    assert laid.array is not None
+    return laid.array[laid.table.start : laid.table.stop].view(TABLE)
 
 
 @contextmanager
@@ -273,11 +278,10 @@ def test_what_was_kept_is_found_in_groups(prepare: Prepare) -> None:
     laid = bench(prepare, transform, 10)
     with keeping(laid) as worker:
         laid.batch(worker)
-        stock, array = worker._stock, laid.array
+        stock = worker._stock
         assert stock is not None
         assert stock._memory is not None
-        assert array is not None
-        table, index = array[laid.table.start : laid.table.stop].view(TABLE), stock._memory.index
+        table, index = table_of(laid), stock._memory.index
         table["start"], table["stop"] = index["place"], index["place"] + index["size"]
         table["sum"], table["tier"] = index["sum"], IN_MEMORY
         find = stock.find
@@ -311,7 +315,7 @@ def test_errors_keep_their_order(begun: int, ended: int, where: str, reused: int
     laid = bench(prepare, transform)
     if where == "decode" and begun < ROWS:
         assert laid.array is not None
-        table = laid.array[laid.table.start : laid.table.stop].view(TABLE)
+        table = table_of(laid)
         laid.array[table["start"][begun] + 1] ^= 1
     alone = laid.worker().run(laid.whole())
     with keeping(laid) as worker:
