@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import io
+import itertools
 import json
 import logging
 import multiprocessing
@@ -247,6 +249,15 @@ def test_a_set_in_use_goes_to_another_process(
     assert theirs == found == epoch(root / "set")
 
 
+def leave_a_file(folder: Path) -> None:
+    """Move a folder away and put a file in its place, though somebody may make it again in between."""
+    for attempt in itertools.count():
+        folder.rename(folder.with_name(f"{folder.name}-{attempt}"))
+        with contextlib.suppress(FileExistsError):
+            folder.touch(exist_ok=False)
+            return
+
+
 def test_a_cache_that_is_moved_away_while_it_is_used(root: Path, server: RangeServer, tmp_path: Path) -> None:
     """It is made again; with a file in its place there is none, and one warning."""
     dataset = aioload.Dataset(f"{server.url}/set", cache_dir=tmp_path / "cache")
@@ -255,10 +266,10 @@ def test_a_cache_that_is_moved_away_while_it_is_used(root: Path, server: RangeSe
     with Warnings() as warnings, loader.sync() as batches:
         for step, batch in enumerate(batches):
             found.append(plain(batch))
-            if step in (3, 8):
-                (tmp_path / "cache").rename(tmp_path / f"gone-{step}")
+            if step == 3:
+                (tmp_path / "cache").rename(tmp_path / "gone")
             if step == 8:
-                (tmp_path / "cache").touch()
+                leave_a_file(tmp_path / "cache")
 
     assert found == epoch(root / "set", batch_size=4, shuffle="full")
     assert len(warnings.messages) == 1
