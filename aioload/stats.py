@@ -136,7 +136,7 @@ class LoaderStats:
     prepared_bytes: int = 0
     """Bytes that these take when they are kept."""
     sample_hits: int = 0
-    """Samples that were found in `cache`, those of batches still on their way included."""
+    """Samples that were found in `cache`, from when a batch or a few have been made of them."""
     sample_misses: int = 0
     """Samples that had to be made, where there is a `cache`."""
     sample_cache_bytes: int = 0

@@ -78,6 +78,7 @@ class Caching:
         self._storage = storage
         self._quiet = 0  # jobs since one that waited for the disk
         self._finds = False  # something was kept at least once
+        self._late = 0  # samples found (lost: less) after their run was planned, and not counted yet
 
     @property
     def plan(self) -> StockPlan | None:
@@ -136,11 +137,14 @@ class Caching:
                 _log.debug("no advice for kept samples", exc_info=True)
 
     def count(self, run: Run) -> None:
-        """Count what was found of a run."""
+        """Count what was found of a run, which has been made: a number that was told never shrinks."""
         if run.kept is not None:
             rows = run.kept.rows
             hits, size = int(rows.sum()), int(run.kept.size[rows].sum())
-            self._counters.add(sample_hits=hits, sample_misses=len(run.table) - hits, sample_cache_bytes=size)
+            misses = len(run.table) - hits
+            late = min(max(self._late, -hits), misses)  # some may be of another run, which counts them then
+            self._late -= late
+            self._counters.add(sample_hits=hits + late, sample_misses=misses - late, sample_cache_bytes=size)
 
     def is_wanted(self, plan: Plan, piece: Piece) -> bool:
         """Tell whether so much of a piece is missing that it is worth reading whole."""
@@ -169,11 +173,8 @@ class Caching:
                 part = table[late]
                 self._write_places(part, now, found)
                 table[late] = part
-                self._counters.add(
-                    sample_hits=int(now.sum()),
-                    sample_misses=-int(now.sum()),
-                    sample_cache_bytes=int(found.size[now].sum()),
-                )
+                self._late += int(now.sum())
+                self._counters.add(sample_cache_bytes=int(found.size[now].sum()))
 
     def with_files(self, job: Decode, table: NDArray[np.void]) -> Decode:
         """Return a job that names the files in which samples of its rows lie."""
@@ -203,13 +204,13 @@ class Caching:
                 saved_seconds=tally.saved_seconds,
             )
             if not is_repeated:
-                self._counters.add(
-                    sample_hits=tally.late, sample_misses=-tally.late, sample_cache_bytes=tally.late_bytes
-                )
+                self._late += tally.late
+                self._counters.add(sample_cache_bytes=tally.late_bytes)
         warn(self._counters, notes)
         for source, record, start in () if tally is None else tally.lost:
             self._shelf.forget(source, record, start)
-            self._counters.add(sample_errors=1, sample_hits=-1, sample_misses=1)
+            self._late -= 1
+            self._counters.add(sample_errors=1)
         if any(map(is_lost, answer.outcomes)):
             raise Lost
 

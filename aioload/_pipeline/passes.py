@@ -209,11 +209,9 @@ class Pass:
         return run if caching is None else caching.mark(run, anew=anew)
 
     def _count(self, run: Run) -> None:
-        """Count what a run brings."""
+        """Count what a run reads."""
         sizes = run.sizes if run.kept is None else run.sizes[~run.kept.rows]
         self._house.counters.add(record_bytes=int(sizes.sum()))
-        if self._house.caching is not None:
-            self._house.caching.count(run)
 
     def _needs(self, run: Run) -> int:
         """Return what a run needs on its way, as far as that is known: its batches are made one by one."""
@@ -280,6 +278,8 @@ class Pass:
             if trace is not None:
                 items = self._numbered(step, items)
             missing.difference_update(range(step, step + len(items)))
+            if not missing and self._house.caching is not None:  # before the user can see an epoch's end
+                self._house.caching.count(run)
             told = [
                 self._told(item, place) if isinstance(item, AioloadError) else item
                 for place, item in enumerate(items, step)

@@ -99,10 +99,10 @@ def test_without_prepare_decoded_samples_are_kept(waves: Path, tmp_path: Path) -
     bare = epochs(open_loader(waves, **options))
 
     loader = open_loader(waves, cache=Disk(tmp_path, ROOM), **options)
-    found = epochs(loader, 2) + epochs(open_loader(waves, cache=Disk(tmp_path, ROOM), **options), 2)
+    again = open_loader(waves, cache=Disk(tmp_path, ROOM), **options)
 
-    assert found == bare * 2
-    assert loader.stats().sample_hits > 0
+    assert epochs(loader) == epochs(again) == bare
+    assert again.stats().sample_hits >= 2 * RECORDS
 
 
 @pytest.mark.parametrize("reads", ["file", "mmap"])
@@ -147,6 +147,19 @@ def test_each_sample_is_a_hit_or_a_miss(waves: Path) -> None:
     stats = loader.stats()
     assert (stats.sample_hits + stats.sample_misses) % RECORDS == 0
     assert stats.sample_misses == RECORDS
+
+
+@pytest.mark.parametrize("make", CACHES.values(), ids=CACHES)
+def test_no_epoch_has_less_than_no_misses(waves: Path, tmp_path: Path, make: Make) -> None:
+    """What is planned while an epoch before is kept is found after all, and is no miss taken back."""
+    with open_loader(waves, cache=make(tmp_path), num_workers=1, shuffle=False).sync() as batches:
+        for _ in range(4):
+            for _ in batches:
+                pass
+        found = [batches.stats(epoch) for epoch in range(4)]
+
+    assert all(min(one.sample_hits, one.sample_misses) >= 0 for one in found)
+    assert sum(one.sample_misses for one in found) >= RECORDS
 
 
 def hit_rates(loader: Loader, count: int) -> list[float]:
@@ -355,7 +368,7 @@ def test_a_kill_while_it_fills_harms_nothing(waves: Path, expected: list[Any], t
 
     stats = loader.stats()
     assert found == expected
-    assert (stats.sample_hits > RECORDS, stats.sample_errors) == (True, 0)
+    assert (stats.sample_hits > 0, stats.sample_errors) == (True, 0)
 
 
 def test_two_ranks_fill_a_folder_at_once(waves: Path, expected: list[Any], tmp_path: Path) -> None:
