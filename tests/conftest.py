@@ -63,18 +63,19 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_finish() -> None:
-    """Leave torch and thousands of tests out of every later collection, which else takes half a second."""
-    gc.collect()
-    gc.freeze()
-
-
 @pytest.fixture(autouse=True, scope="session")
 def no_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Nothing goes to the cache folder of whoever runs the tests, who would find it full of their sets."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("no-home")))
         yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def lasting_left_out() -> None:
+    """Leave what lasts, torch and thousands of tests, out of collections: each would take half a second."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

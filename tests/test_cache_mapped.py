@@ -32,8 +32,9 @@ def server(packed: Path) -> Iterator[RangeServer]:
 
 
 @pytest.fixture
-def dataset(server: RangeServer, tmp_path: Path) -> aioload.Dataset:
-    """The set behind it, all of it in a cache."""
+def dataset(server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> aioload.Dataset:
+    """The set behind it, all of it in a cache, however slow the disk is."""
+    monkeypatch.setattr("aioload.storage.cache._LEAST_PATIENCE", 30.0)
     fills = aioload.Dataset(server.url, cache_dir=tmp_path / "cache")
     take_sync(aioload.Loader(fills, batch_size=16, num_workers=0))
     server.requests.clear()

@@ -19,6 +19,7 @@ from fakes import Gate
 
 import aioload.loader
 from aioload import ClosedError, Dataset, Loader
+from aioload.iterate import in_thread
 from aioload.storage import LocalStorage, Storage
 
 BACKENDS: list[dict[str, Any]] = [
@@ -322,8 +323,7 @@ async def test_cancelling_arrives_once_and_at_once(gated: tuple[Loader, Gate]) -
     """A cancelled task ends with CancelledError within a second, though its worker is stuck."""
     loader, gate = gated
     waiting = asyncio.create_task(anext(aiter(loader)))
-    await anyio.wait_all_tasks_blocked()
-    gate.wait()
+    await in_thread(gate.wait)
 
     started = time.monotonic()
     waiting.cancel()
@@ -358,8 +358,7 @@ async def test_closing_wakes_who_waits(gated: tuple[Loader, Gate]) -> None:
     """A task that waits for a batch while another closes gets a ClosedError."""
     loader, gate = gated
     waiting = asyncio.create_task(anext(aiter(loader)))
-    await anyio.wait_all_tasks_blocked()
-    gate.wait()
+    await in_thread(gate.wait)
 
     await loader.aclose()
 
@@ -371,8 +370,7 @@ async def test_a_new_iteration_wakes_who_waits_in_the_old(gated: tuple[Loader, G
     """A waiting iteration that is taken over says so, and the new one is whole."""
     loader, gate = gated
     waiting = asyncio.create_task(anext(aiter(loader)))
-    await anyio.wait_all_tasks_blocked()
-    gate.wait()
+    await in_thread(gate.wait)
 
     new = aiter(loader)
     with pytest.raises(ClosedError, match="another iteration"):

@@ -70,7 +70,7 @@ def epoch(source: Any, **options: Any) -> list[Any]:
 )
 def test_odd_paths(root: Path, server: RangeServer, path: str) -> None:
     """Slashes, spaces, escapes and queries: whatever a browser would find."""
-    assert epoch(aioload.Dataset(server.url + path, storage_options=QUICK)) == epoch(root / "set")
+    assert epoch(aioload.Dataset(server.url + path)) == epoch(root / "set")
 
 
 @pytest.mark.parametrize("host", ["LOCALHOST", "me:word@127.0.0.1", "me@127.0.0.1", "[::ffff:127.0.0.1]"])
@@ -78,7 +78,7 @@ def test_odd_hosts(root: Path, server: RangeServer, host: str) -> None:
     """Names in any letters, users, and addresses of either family."""
     url = f"HTTP://{host}:{server.url.rpartition(':')[2]}/set"
 
-    assert epoch(aioload.Dataset(url, storage_options=QUICK)) == epoch(root / "set")
+    assert epoch(aioload.Dataset(url)) == epoch(root / "set")
 
 
 WRONG = {

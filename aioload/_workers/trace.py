@@ -56,10 +56,10 @@ class StackFile:
     def read(self, timeout: float) -> str:
         """Return what the process has written within `timeout` seconds."""
         deadline = time.monotonic() + timeout
-        text = b""
-        while time.monotonic() < deadline:
-            seen = text
-            text = os.pread(self._fd, _MOST_BYTES, 0)
+        text, is_last = b"", False
+        while not is_last:
+            is_last = time.monotonic() >= deadline  # then there is one look more: this process may have slept
+            seen, text = text, os.pread(self._fd, _MOST_BYTES, 0)
             if text and text == seen:
                 break  # nothing new since the last look
             time.sleep(0.05)

@@ -145,7 +145,7 @@ def test_each_sample_is_a_hit_or_a_miss(waves: Path) -> None:
     epochs(loader, 3)
 
     stats = loader.stats()
-    assert (stats.sample_hits + stats.sample_misses) % RECORDS == 0
+    assert 2 * RECORDS <= stats.sample_hits <= 3 * RECORDS  # of the fourth epoch, as much as was made ahead
     assert stats.sample_misses == RECORDS
 
 
@@ -468,7 +468,7 @@ def test_a_folder_that_is_removed_meanwhile_harms_nothing(
 
     with loader.sync() as batches:
         found = [[plain(batch) for batch in batches]]
-        shutil.rmtree(tmp_path / "kept")
+        shutil.rmtree((tmp_path / "kept").rename(tmp_path / "gone"))  # workers may still write there
         found.append([plain(batch) for batch in batches])
 
     assert found == expected

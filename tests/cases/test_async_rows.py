@@ -41,7 +41,7 @@ async def test_a01_break_and_a_new_pass_in_async_with(
         async for _ in loader:
             break
         second = [plain(batch) for batch in await gather(loader)]
-    left = leaks.leftovers(before, grace=0)
+    left = leaks.leftovers(before, grace=1)
 
     assert second == expected
     assert left == []
@@ -58,7 +58,7 @@ def test_a01_break_and_a_new_pass_in_a_plain_with(
         for _ in loader:
             break
         second = [plain(batch) for batch in loader]
-    left = leaks.leftovers(before, grace=0)
+    left = leaks.leftovers(before, grace=1)
 
     assert second == expected
     assert left == []
@@ -77,7 +77,7 @@ async def test_a01_an_exception_in_the_body(hundred: Path, expected: list[object
         with pytest.raises(Stop):
             await leave()
         second = [plain(batch) for batch in await gather(loader)]
-    left = leaks.leftovers(before, grace=0)
+    left = leaks.leftovers(before, grace=1)
 
     assert second == expected
     assert left == []
@@ -122,7 +122,7 @@ async def test_a03_a_plain_for_inside_a_running_loop_twice(hundred: Path, expect
         first = [plain(batch) for batch in loader]
         await asyncio.sleep(0)
         second = [plain(batch) for batch in loader]
-    left = leaks.leftovers(before, grace=0)
+    left = leaks.leftovers(before, grace=1)
 
     assert [first, second] == [expected, expected]
     assert left == []

@@ -26,7 +26,7 @@ def read_by_copy(device: SimulatedDevice, stage: Stage) -> None:
 @pytest.mark.parametrize("size", [MIB, 3 * MIB], ids=["as large", "larger"])
 def test_a_ring_that_is_full_waits_for_its_oldest_copy(new_device: NewDevice, size: int) -> None:
     """A buffer is used again, or given up for a larger one, when nothing reads it any more."""
-    device = new_device(seconds=lambda kind, size: 0.02 if kind == "copy" else 0.0)
+    device = new_device(seconds=lambda kind, size: 0.5 if kind == "copy" else 0.0)
     locked = Locked(device, stages=2)
     first = locked.stage(MIB)
     read_by_copy(device, first)

@@ -132,7 +132,7 @@ async def test_server_that_ignores_ranges_is_a_final_error_at_once(server: Range
     """The file's beginning is not taken for the part, and its body is not fetched."""
     server.files["large.bin"] = bytes(32 << 20)
     server.script("large.bin", Act(ignore_range=True))
-    storage = storage_of(server)
+    storage = storage_of(server, read_timeout=30)  # the server takes a while to hash the file
 
     error = await failure(storage, "large.bin", 1 << 20, 2 << 20)
     await storage.aclose()
@@ -312,7 +312,7 @@ async def test_dropped_request_is_not_asked_again_in_silence(
 @pytest.mark.parametrize("where", [-1, 0, 300_000])
 async def test_stall_is_an_error_after_the_read_timeout(server: RangeServer, where: int) -> None:
     """Before the head or inside the body, with all that had come."""
-    server.script(NAME, Act(stall=where))
+    server.script(NAME, Act(stall=where, piece=STOP - START))
     storage = storage_of(server, read_timeout=0.1)
 
     error = await failure(storage)

@@ -628,7 +628,9 @@ async def test_a_file_that_somebody_else_makes_is_waited_for(opened: Opened, hol
     async with anyio.create_task_group() as group:
         group.start_soon(read, storage, "a")
         await anyio.wait_all_tasks_blocked()
-        (opened.folder / unpackedfiles.UNPACKED_ROOT / digest[:2] / digest / "bytes-3").write_bytes(b"new")
+        folder = opened.folder / unpackedfiles.UNPACKED_ROOT / digest[:2] / digest
+        (folder / "part-x").write_bytes(b"new")
+        (folder / "part-x").rename(folder / "bytes-3")
 
     assert process.poll() is None
     assert await read(storage, "a") == b"new"

@@ -260,7 +260,7 @@ async def test_workers_that_die_while_they_start_are_given_up() -> None:
 
 async def test_a_worker_that_hangs_while_it_starts_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """An import that never ends is an error with its stack, not tried again."""
-    monkeypatch.setattr("aioload._workers.seat._START_TIMEOUT", 1.0)
+    monkeypatch.setattr("aioload._workers.seat._START_TIMEOUT", 3.0)
 
     async with house(1, pickled=HANGING_RECIPE) as home:
         error = await refused(home, WorkerError, Done())
@@ -495,7 +495,7 @@ async def test_closing_ends_a_worker_in_the_middle_of_a_job(gate: Gate) -> None:
         seconds = time.monotonic() - began
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
 
-        assert seconds < 4
+        assert seconds < 8  # the job takes for ever
         assert [type(outcome) for outcome in outcomes] == [ClosedError, ClosedError]
         assert [done.count for done in dones] == [1, 1]
         assert home.deaths == []
