@@ -299,7 +299,7 @@ def test_a_storage_that_cannot_be_cancelled_is_left_behind(
     processes = leaks.observe().processes - before.processes
     storage.opened.set()
 
-    assert seconds < 2 * PROMISE_SECONDS  # 4.5, and what the machine takes; without it, for ever
+    assert seconds < PROMISE_SECONDS
     assert processes == set()
     assert "is left behind" in warned.messages[0]
     assert leaks.leftovers(before) == []
@@ -393,7 +393,7 @@ def test_reads_before_the_gate_are_cancelled(hundred: Path, clock: Callable[[], 
     clock()
     loader.close()
 
-    assert clock() < 4  # reads that are given up on take longer
+    assert clock() < 2
     assert storage.waiting == 0
 
 
@@ -629,7 +629,7 @@ def test_one_ctrl_c_is_enough(hundred: Path, tmp_path: Path, script: str, plain:
         ended = running.end()
 
     assert ended.status == -signal.SIGINT
-    assert ended.after_last_line < 10  # the transform takes 60
+    assert ended.after_last_line < 3
     assert ended.err.count("Traceback") == expected.err.count("Traceback")
     assert ended.err.rstrip().endswith("KeyboardInterrupt")
 

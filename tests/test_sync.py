@@ -260,7 +260,7 @@ def test_exit_without_closing(hundred: Path, num_workers: int, tmp_path: Path) -
     ended = scripts.run(script, hundred, num_workers, folder=tmp_path)
 
     assert (ended.status, ended.err) == (0, "")
-    assert ended.after_last_line < 10
+    assert ended.after_last_line < 5
 
 
 def test_exit_with_workers_in_a_long_transform(hundred: Path, tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ def test_exit_with_workers_in_a_long_transform(hundred: Path, tmp_path: Path) ->
     ended = scripts.run(script, hundred, folder=tmp_path)
 
     assert (ended.status, ended.err) == (0, "")
-    assert ended.after_last_line < 10
+    assert ended.after_last_line < 5
 
 
 def test_an_exception_ends_a_script_by_itself(hundred: Path, tmp_path: Path) -> None:
@@ -323,7 +323,7 @@ def test_loading_at_exit_of_asyncio_run(hundred: Path, tmp_path: Path) -> None:
     ended = scripts.run(script, hundred, folder=tmp_path)
 
     assert (ended.status, ended.err) == (0, "")
-    assert ended.after_last_line < 10
+    assert ended.after_last_line < 5
 
 
 def test_importing_under_warnings_as_errors(hundred: Path, tmp_path: Path) -> None:

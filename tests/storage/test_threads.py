@@ -7,6 +7,7 @@ import gc
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 
@@ -233,10 +234,13 @@ def test_exit_does_not_wait_for_a_stuck_thread() -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         finished = process.stdout.readline()
+        began = time.monotonic()
+
         status = process.wait(10)
 
     assert finished == "finished\n"
     assert status == 0
+    assert time.monotonic() - began < 2
 
 
 @pytest.mark.parametrize("max_threads", [0, -1])
